@@ -1,0 +1,25 @@
+/* What the processor can do, and the level of kernels to use. */
+#ifndef SL_CPU_H
+#define SL_CPU_H
+
+#include <stdbool.h>
+
+#include "base/err.h"
+
+/* In rising order on each architecture; SL_CPU_LEVEL_REF runs everywhere. */
+typedef enum sl_cpu_level {
+    SL_CPU_LEVEL_REF,
+    SL_CPU_LEVEL_AVX2,   /* AVX2, FMA, F16C */
+    SL_CPU_LEVEL_AVX512, /* F, BW, VL, DQ, VNNI */
+    SL_CPU_LEVEL_NEON,
+    SL_CPU_LEVEL_COUNT
+} sl_cpu_level;
+
+const char *sl_cpu_level_name(sl_cpu_level level);
+bool sl_cpu_has(sl_cpu_level level);
+sl_cpu_level sl_cpu_best(void);
+
+/* `name` is SLUICE_CPU's value: NULL or "" means the best. Unknown or missing levels are refused by name. */
+sl_status sl_cpu_find(const char *name, sl_cpu_level *out, sl_err *err) SL_CHECK;
+
+#endif

@@ -1,0 +1,1 @@
+typedef int sl_placeholder_vec_avx2;

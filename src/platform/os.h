@@ -1,0 +1,25 @@
+/* What only the operating system can tell: clocks, memory, processors. Thread rule: any thread. */
+#ifndef SL_OS_H
+#define SL_OS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/err.h"
+
+double sl_os_seconds(void);             /* monotonic */
+uint64_t sl_os_peak_rss_bytes(void);    /* VmHWM; 0 unknown */
+uint64_t sl_os_rss_bytes(void);         /* VmRSS; 0 unknown */
+uint64_t sl_os_free_memory_bytes(void); /* the smaller of what the machine and the memory cgroup have free */
+size_t sl_os_n_cpus(void);              /* this process may use */
+/* Free bytes of the file system of `dir` for this user. */
+sl_status sl_os_disk_free(const char *dir, uint64_t *out_bytes, sl_err *err) SL_CHECK;
+
+/* A regular file opened for reading (a directory, a device: refused by name). Positions are explicit. */
+typedef struct sl_input sl_input;
+sl_status sl_input_open(const char *path, sl_input **out, uint64_t *size_bytes, sl_err *err) SL_CHECK;
+/* Exactly `bytes` or an error that names path and offset. */
+sl_status sl_input_read(sl_input *input, void *buf, size_t bytes, uint64_t off, sl_err *err) SL_CHECK;
+void sl_input_close(sl_input *input);
+
+#endif

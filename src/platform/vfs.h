@@ -1,0 +1,48 @@
+/* Files, as the store sees them: a table of operations, so that tests can wrap it and make the n-th call fail.
+ * Owns nothing itself. One implementation per operating system (linux.c; macos.c later).
+ * Every transfer that returns SL_OK moved exactly the bytes asked for: short reads and EINTR are dealt with inside. */
+#ifndef SL_VFS_H
+#define SL_VFS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/err.h"
+
+#define SL_SECTOR_BYTES 4096u /* of the format; offset, length and buffer of a direct transfer are multiples */
+
+typedef struct sl_file sl_file;
+
+typedef struct sl_vfs sl_vfs;
+struct sl_vfs {
+    /* Opens an unnamed file in `dir` for reading and writing (O_TMPFILE, else created and unlinked at once), with
+     * direct I/O if `direct`. SL_REFUSED when the file system keeps files in memory and !allow_ram. A refused
+     * O_DIRECT at open is SL_OK with *is_direct = false. */
+    sl_status (*open_temp)(const sl_vfs *vfs, const char *dir, bool direct, bool allow_ram, sl_file **out,
+                           bool *is_direct, sl_err *err);
+    void (*close)(sl_file *file);
+    /* Raw transfers: like pread and pwrite once: bytes moved, or -errno. The seam for faults. */
+    int64_t (*pread)(sl_file *file, void *buf, size_t bytes, uint64_t off);
+    int64_t (*pwrite)(sl_file *file, const void *buf, size_t bytes, uint64_t off);
+    /* 0 or -errno */
+    int (*set_direct)(sl_file *file, bool direct);
+    int (*reserve)(sl_file *file, uint64_t bytes); /* disk space, now: ENOSPC here rather than later; -EOPNOTSUPP */
+    int (*drop_cached)(sl_file *file, uint64_t off, uint64_t bytes);
+    /* Bytes of the file in the page cache; -1 unknown. */
+    int64_t (*cached_bytes)(sl_file *file);
+    void *state;
+};
+
+/* The operating system's own. Static lifetime. */
+const sl_vfs *sl_vfs_system(void);
+
+/* Whole transfers over the raw ones: retry EINTR and EAGAIN (bounded), continue after short ones, name `name`,
+ * offset and cause. Zero bytes at or past the end of the file is an error. In debug builds assert alignment when
+ * `aligned`. */
+sl_status sl_vfs_read(const sl_vfs *vfs, sl_file *file, const char *name, void *buf, size_t bytes, uint64_t off,
+                      bool aligned, sl_err *err) SL_CHECK;
+sl_status sl_vfs_write(const sl_vfs *vfs, sl_file *file, const char *name, const void *buf, size_t bytes,
+                       uint64_t off, bool aligned, sl_err *err) SL_CHECK;
+
+#endif

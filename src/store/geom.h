@@ -1,0 +1,44 @@
+/* Where a context's bytes lie: pure arithmetic, no state. DESIGN sections 3 and 6.
+ *
+ * A tile group is the tiles of all KV heads of one layer for the same 64 tokens, in head order. A block is the 64
+ * tile groups of one layer and segment; a part a quarter of it. In the file, segment after segment, each the blocks
+ * of its layers in order, every block starting on a multiple of 16 KiB. */
+#ifndef SL_GEOM_H
+#define SL_GEOM_H
+
+#include <stdint.h>
+
+#include "base/err.h"
+#include "kernel/kernel.h"
+
+enum {
+    SL_SEGMENT_TOKENS = 4096,
+    SL_PART_TOKENS = 1024,
+    SL_PART_TILES = SL_PART_TOKENS / SL_TILE,
+    SL_SEGMENT_PARTS = SL_SEGMENT_TOKENS / SL_PART_TOKENS,
+    SL_BLOCK_ALIGN = 16384
+};
+
+typedef struct sl_kv_layer {
+    uint32_t n_kv_heads;
+    uint32_t head_dim;
+} sl_kv_layer;
+
+typedef struct sl_geom {
+    sl_kv_type type;
+    uint32_t n_layers;
+    const sl_kv_layer *layers; /* [n_layers], borrowed for the geometry's life */
+} sl_geom;
+
+/* Refuses: no layers, head_dim not a multiple of 16 or over SL_MAX_HEAD_DIM, Q8_0 with head_dim not a multiple of
+ * 32 (hint: f16), sizes that overflow. */
+sl_status sl_geom_check(const sl_geom *geom, sl_err *err) SL_CHECK;
+size_t sl_geom_group_bytes(const sl_geom *geom, uint32_t layer);  /* one tile group */
+size_t sl_geom_part_bytes(const sl_geom *geom, uint32_t layer);   /* 16 tile groups: a multiple of 4096 */
+size_t sl_geom_block_bytes(const sl_geom *geom, uint32_t layer);  /* 4 parts, rounded up to 16 KiB */
+uint64_t sl_geom_segment_bytes(const sl_geom *geom);
+uint64_t sl_geom_block_off(const sl_geom *geom, uint64_t segment, uint32_t layer); /* from the file's first block */
+uint64_t sl_geom_token_bytes(const sl_geom *geom); /* KV bytes of one token, all layers (exact: tile bytes / 64) */
+size_t sl_geom_max_part_bytes(const sl_geom *geom);
+
+#endif

@@ -1,0 +1,86 @@
+/* A context's K and V: what is on flash, what is in memory, and the walk over it.
+ *
+ * Owns: the file, the ring and its I/O thread, resident parts, each layer's tail. Refuses: a memory file system, a
+ * budget too small for the ring, any byte whose checksum is not the one written.
+ *
+ *   create -> ( pass_begin -> for each layer in order: next/release until no part is left, tail, append -> pass_end )*
+ *
+ * Thread rule: one thread drives a context. sl_kv_release may be called from any thread. */
+#ifndef SL_KV_H
+#define SL_KV_H
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "platform/vfs.h"
+#include "store/geom.h"
+
+typedef struct sl_kv sl_kv;
+
+typedef struct sl_kv_options {
+    sl_geom geom;          /* copied */
+    const sl_vfs *vfs;     /* NULL: the system's */
+    const char *dir;       /* where the unnamed file goes */
+    bool allow_ram_dir;
+    bool force_buffered;   /* no direct I/O even where it works (tests) */
+    uint64_t max_tokens;   /* the most that will ever be stored: sizes tables; disk space reserved on demand */
+    uint64_t resident_bytes; /* KV bytes that may stay in memory, fixed subset of parts over max_tokens */
+    size_t slot_bytes;     /* of each ring slot; raised to the largest part, rounded down to 4096 */
+    size_t n_slots;        /* 2 or more */
+    size_t read_bytes;     /* most bytes of one read; 0 = default */
+    sl_budget *budget;     /* borrowed, outlives the context */
+    sl_log log;
+} sl_kv_options;
+
+/* The file is created when the first byte must be written; a context that fits its resident share has none. */
+sl_status sl_kv_create(const sl_kv_options *options, sl_kv **out, sl_err *err) SL_CHECK;
+void sl_kv_destroy(sl_kv *kv);
+
+/* Memory, without parts and ring, that a context needs. For the plan. */
+uint64_t sl_kv_table_bytes(const sl_geom *geom, uint64_t max_tokens);
+
+/* A run of stored full tiles of one layer, in token order. */
+typedef struct sl_kv_part {
+    const uint8_t *tiles; /* [n_groups][n_kv_heads] tiles, 64-byte aligned; borrowed until released */
+    uint64_t first_token; /* a multiple of 1024 */
+    uint32_t n_groups;    /* tile groups (64 tokens each), 1..16, all full */
+    uint32_t layer;
+    int32_t slot;         /* private: -1 = resident */
+} sl_kv_part;
+
+/* will_follow: another pass over at least the same tokens is expected, so the reader may run ahead into it. */
+sl_status sl_kv_pass_begin(sl_kv *kv, bool will_follow, sl_err *err) SL_CHECK;
+
+/* The next part of `layer` in token order, waiting for it; *found = false when the layer has no more. Its checksum
+ * has been verified. SL_DAMAGED names layer, segment and offset. Several parts may be held at once as long as the
+ * ring has another slot. */
+sl_status sl_kv_next(sl_kv *kv, uint32_t layer, sl_kv_part *part, bool *found, sl_err *err) SL_CHECK;
+void sl_kv_release(sl_kv *kv, const sl_kv_part *part);
+
+/* The unfilled tile group of a layer: n tokens in it (0..63). Borrowed until the next append to the layer. */
+const uint8_t *sl_kv_tail(const sl_kv *kv, uint32_t layer, uint32_t *n_tokens);
+
+/* Appends n_new tokens. `groups`: 64-byte aligned tile groups, the first one holding the tail's tokens in their
+ * places followed by new ones; bytes of tokens after the last new one need not be zero (rejected drafts): they are
+ * zeroed in what is kept. Call after the layer's parts have been walked; every layer once a pass, in order, or all
+ * layers between passes (accepted drafts). Borrowed for the call. */
+sl_status sl_kv_append(sl_kv *kv, uint32_t layer, const uint8_t *groups, uint64_t n_new, sl_err *err) SL_CHECK;
+sl_status sl_kv_pass_end(sl_kv *kv, sl_err *err) SL_CHECK;
+
+uint64_t sl_kv_tokens(const sl_kv *kv, uint32_t layer);
+
+/* Raises the resident share; parts join when a pass next reads them. */
+sl_status sl_kv_set_resident(sl_kv *kv, uint64_t resident_bytes, sl_err *err) SL_CHECK;
+
+typedef struct sl_kv_stats {
+    uint64_t bytes_read, bytes_written; /* by this file's transfers */
+    uint64_t bytes_visited;   /* flash-stored bytes that the passes walked and did not hold in memory */
+    uint64_t bytes_resident;  /* held now */
+    uint64_t n_passes;
+    double wait_s;            /* the driving thread waited for a part */
+    double read_s, write_s;   /* inside read and write calls */
+    int64_t page_cache_bytes; /* of this file, now; -1 unknown */
+    const char *io_mode;      /* "memory" (no file), "direct", "buffered" */
+} sl_kv_stats;
+void sl_kv_get_stats(const sl_kv *kv, sl_kv_stats *out);
+
+#endif

@@ -1,0 +1,1 @@
+# sluice_test(folder name [more sources])
