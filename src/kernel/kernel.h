@@ -13,18 +13,15 @@
 #include <stdint.h>
 
 #include "base/cpu.h"
+#include "base/tile.h"
 
 enum {
-    SL_TILE = 64,   /* tokens of a tile */
-    SL_LANES = 16,  /* queries of a query block; lanes of every sixteen-lane sum */
-    SL_GROUP = 32,  /* elements that share a scale in Q8_0, Q4_0, Q4_1 and in quantised rows */
-    SL_PANEL = 16,  /* output channels of a packed weight panel */
-    SL_MAX_HEAD_DIM = 256
+    SL_LANES = 16, /* queries of a query block; lanes of every sixteen-lane sum */
+    SL_GROUP = 32, /* elements that share a scale in Q8_0, Q4_0, Q4_1 and in quantised rows */
+    SL_PANEL = 16  /* output channels of a packed weight panel */
 };
 
 #define SL_LOG2E 1.44269504088896340736f /* binary32 of log2(e) */
-
-typedef enum sl_kv_type { SL_KV_TYPE_F16, SL_KV_TYPE_Q8_0, SL_KV_TYPE_COUNT } sl_kv_type;
 
 /* ------------------------------------------------------------------------------------------------------------
  * Tile of one layer and one KV head: K then V of 64 tokens, D = head_dim. One layout for all instruction sets.
@@ -36,8 +33,8 @@ typedef enum sl_kv_type { SL_KV_TYPE_F16, SL_KV_TYPE_Q8_0, SL_KV_TYPE_COUNT } sl
  *                      68*D          V   [D][64] int8         (dimension-major)
  *                      132*D         Vs  [D/32][64] binary16
  * A token that is not there yet is all zero bytes. Every sub-array starts on a multiple of 64 bytes if the tile
- * does and D is a multiple of 16. D is a multiple of 16 up to SL_MAX_HEAD_DIM. */
-size_t sl_tile_bytes(sl_kv_type type, size_t head_dim);
+ * does and D is a multiple of 16. D is a multiple of 16 up to SL_MAX_HEAD_DIM. Size: sl_tile_bytes in
+ * base/tile.h. */
 
 /* ------------------------------------------------------------------------------------------------------------
  * Query block: up to 16 queries of one KV head, lane-wise; 64-byte aligned. Lanes past the last are zero.

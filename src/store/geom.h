@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 #include "base/err.h"
-#include "kernel/kernel.h"
+#include "base/tile.h"
 
 enum {
     SL_SEGMENT_TOKENS = 4096,
