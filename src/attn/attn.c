@@ -1,1 +1,310 @@
-typedef int sl_placeholder_attn;
+/* THE PATH: how one part travels from flash to output. Read from the bottom up:
+ *
+ *   sl_attn_run        packs the queries, takes each stored part as the ring hands it over, then the own tiles
+ *     begin            queries -> query blocks; states to (-inf, 0, 0)
+ *     fold_part        one part of stored tiles x all queries          (every key visible)
+ *     finish           own tiles under the causal mask, last segment folded, O / l -> out
+ *
+ * begin, fold_part and finish are the seam where another backend can stand. A work item is one KV head and a chunk
+ * of query blocks: items share no state, so that neither their order nor the thread count can change a bit. */
+#include "attn/attn.h"
+
+#include <assert.h>
+#include <math.h>
+
+enum { MAX_CHUNK = 16 }; /* query blocks per item: a tile is widened once for so many */
+
+struct sl_attn {
+    sl_attn_options options;
+    size_t qblock_bytes, state_bytes, scratch_bytes; /* the largest over the layers */
+    size_t map_bytes;
+    uint8_t *map; /* [max_blocks] query blocks, then as many segment states, totals, then scratch for each worker */
+    uint8_t *qblocks, *segments, *totals, *scratch;
+    size_t max_blocks;
+
+    /* the layer being computed */
+    const sl_attn_rows *rows;
+    size_t head_dim, n_kv_heads, group; /* group: queries that share a KV head, per row */
+    size_t n_blocks;                    /* per KV head */
+    size_t chunk, n_chunks;             /* per KV head */
+    const sl_kv_part *part;
+};
+
+static size_t max_size(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+static size_t min_size(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Fills in the sizes that depend on geometry and rows. */
+static void measure(const sl_attn_options *options, sl_attn *attn)
+{
+    attn->options = *options;
+    for (uint32_t i = 0; i < options->geom.n_layers; i++) {
+        const sl_kv_layer *layer = &options->geom.layers[i];
+        size_t group = options->n_heads / layer->n_kv_heads;
+        size_t blocks = (options->max_rows * group + SL_LANES - 1) / SL_LANES * layer->n_kv_heads;
+        attn->max_blocks = max_size(attn->max_blocks, blocks);
+        attn->qblock_bytes = max_size(attn->qblock_bytes, sl_qblock_bytes(options->geom.type, layer->head_dim));
+        attn->state_bytes = max_size(attn->state_bytes, sl_state_bytes(layer->head_dim));
+        attn->scratch_bytes =
+            max_size(attn->scratch_bytes, sl_tile_scratch_bytes(options->geom.type, layer->head_dim));
+    }
+    attn->scratch_bytes = (attn->scratch_bytes + 63) & ~(size_t)63;
+    attn->map_bytes = attn->max_blocks * (attn->qblock_bytes + 2 * attn->state_bytes) +
+                      sl_pool_threads(options->pool) * attn->scratch_bytes;
+}
+
+uint64_t sl_attn_bytes(const sl_attn_options *options)
+{
+    sl_attn attn = {0};
+    measure(options, &attn);
+    return attn.map_bytes + SL_MEM_ALIGN + sizeof attn + 64;
+}
+
+sl_status sl_attn_create(const sl_attn_options *options, sl_attn **out, sl_err *err)
+{
+    *out = NULL;
+    sl_attn *attn = NULL;
+    sl_status status = sl_mem_new(options->budget, 1, sizeof *attn, "attention", &attn, err);
+    if (status != SL_OK)
+        return status;
+    measure(options, attn);
+    status = sl_mem_map(options->budget, attn->map_bytes, "attention states", &attn->map, err);
+    if (status != SL_OK) {
+        sl_attn_destroy(attn);
+        return status;
+    }
+    attn->qblocks = attn->map;
+    attn->segments = attn->qblocks + attn->max_blocks * attn->qblock_bytes;
+    attn->totals = attn->segments + attn->max_blocks * attn->state_bytes;
+    attn->scratch = attn->totals + attn->max_blocks * attn->state_bytes;
+    *out = attn;
+    return SL_OK;
+}
+
+void sl_attn_destroy(sl_attn *attn)
+{
+    if (!attn)
+        return;
+    sl_mem_unmap(attn->options.budget, attn->map, attn->map_bytes);
+    sl_mem_free(attn->options.budget, attn);
+}
+
+/* A work item: blocks [first, first + n) of one KV head. Arrays of blocks lie head after head. */
+typedef struct item_span {
+    size_t head, first, n;
+    uint8_t *qblocks, *segments, *totals;
+} item_span;
+
+static item_span span_of(const sl_attn *attn, size_t item)
+{
+    item_span span = {.head = item / attn->n_chunks, .first = item % attn->n_chunks * attn->chunk};
+    span.n = min_size(attn->chunk, attn->n_blocks - span.first);
+    size_t block = span.head * attn->n_blocks + span.first;
+    span.qblocks = attn->qblocks + block * sl_qblock_bytes(attn->options.geom.type, attn->head_dim);
+    span.segments = attn->segments + block * attn->state_bytes;
+    span.totals = attn->totals + block * attn->state_bytes;
+    return span;
+}
+
+static size_t n_items(const sl_attn *attn)
+{
+    return attn->n_kv_heads * attn->n_chunks;
+}
+
+/* Queries of one KV head, numbered row by row: n_rows * group. */
+static size_t n_queries(const sl_attn *attn)
+{
+    return attn->rows->n_rows * attn->group;
+}
+
+/* Where query `query` of a KV head lies in a row-major buffer. */
+static size_t query_off(const sl_attn *attn, size_t head, size_t query, size_t stride)
+{
+    return query / attn->group * stride + (head * attn->group + query % attn->group) * attn->head_dim;
+}
+
+static float score_factor(const sl_attn *attn)
+{
+    double scale = attn->options.scale > 0.0f ? (double)attn->options.scale : 1.0 / sqrt((double)attn->head_dim);
+    if (attn->options.softcap > 0.0f)
+        return (float)(scale / (double)attn->options.softcap);
+    return (float)(1.4426950408889634074 * scale);
+}
+
+static void reset_states(uint8_t *states, size_t n, size_t stride, size_t head_dim)
+{
+    for (size_t b = 0; b < n; b++) {
+        float *state = (float *)(void *)(states + b * stride);
+        for (size_t lane = 0; lane < SL_LANES; lane++)
+            state[lane] = -INFINITY;
+        for (size_t i = SL_LANES; i < (2 + head_dim) * SL_LANES; i++)
+            state[i] = 0.0f;
+    }
+}
+
+static void begin_item(void *arg, size_t item, size_t worker)
+{
+    (void)worker;
+    sl_attn *attn = arg;
+    item_span span = span_of(attn, item);
+    sl_attn_qpack_fn pack = sl_kernels_attn_qpack(attn->options.kernels, attn->options.geom.type);
+    for (size_t b = 0; b < span.n; b++) {
+        size_t first = (span.first + b) * SL_LANES, n = min_size(SL_LANES, n_queries(attn) - first);
+        const float *q[SL_LANES];
+        for (size_t i = 0; i < n; i++)
+            q[i] = attn->rows->q + query_off(attn, span.head, first + i, attn->rows->q_stride);
+        pack(span.qblocks + b * sl_qblock_bytes(attn->options.geom.type, attn->head_dim), q, n, attn->head_dim,
+             score_factor(attn));
+    }
+    reset_states(span.segments, span.n, attn->state_bytes, attn->head_dim);
+    reset_states(span.totals, span.n, attn->state_bytes, attn->head_dim);
+}
+
+static void begin(sl_attn *attn, const sl_attn_rows *rows)
+{
+    const sl_kv_layer *layer = &attn->options.geom.layers[rows->layer];
+    assert(rows->n_rows > 0 && rows->n_rows <= attn->options.max_rows);
+    attn->rows = rows;
+    attn->head_dim = layer->head_dim;
+    attn->n_kv_heads = layer->n_kv_heads;
+    attn->group = attn->options.n_heads / layer->n_kv_heads;
+    attn->n_blocks = (n_queries(attn) + SL_LANES - 1) / SL_LANES;
+    /* Enough items for every thread to get several, few enough that a tile is widened for many blocks. */
+    size_t wanted = 4 * sl_pool_threads(attn->options.pool);
+    size_t per_head = (wanted + attn->n_kv_heads - 1) / attn->n_kv_heads;
+    attn->chunk = min_size(MAX_CHUNK, (attn->n_blocks + per_head - 1) / per_head);
+    attn->n_chunks = (attn->n_blocks + attn->chunk - 1) / attn->chunk;
+    sl_pool_run(attn->options.pool, n_items(attn), begin_item, attn);
+}
+
+/* Folds one tile into blocks [first, first + n) of the span; masks as in sl_tile_args. */
+static void fold_tile(const sl_attn *attn, const item_span *span, size_t first, size_t n, const uint8_t *tile,
+                      const uint64_t *masks, size_t worker)
+{
+    if (n == 0)
+        return;
+    size_t first_query = (span->first + first) * SL_LANES;
+    sl_tile_args args = {
+        .tile = tile,
+        .head_dim = attn->head_dim,
+        .qblocks = span->qblocks + first * sl_qblock_bytes(attn->options.geom.type, attn->head_dim),
+        .states = span->segments + first * attn->state_bytes,
+        .state_stride = attn->state_bytes,
+        .n_queries = min_size(n * SL_LANES, n_queries(attn) - first_query),
+        .masks = masks,
+        .softcap = attn->options.softcap,
+        .scratch = attn->scratch + worker * attn->scratch_bytes,
+    };
+    sl_kernels_attn_tile(attn->options.kernels, attn->options.geom.type)(&args);
+}
+
+static void fold_segment(const sl_attn *attn, const item_span *span)
+{
+    attn->options.kernels->attn_segfold(span->totals, span->segments, attn->state_bytes, span->n, attn->head_dim);
+}
+
+static void fold_part_item(void *arg, size_t item, size_t worker)
+{
+    sl_attn *attn = arg;
+    item_span span = span_of(attn, item);
+    size_t tile_bytes = sl_tile_bytes(attn->options.geom.type, attn->head_dim);
+    uint64_t pos = attn->part->first_token;
+    for (uint32_t g = 0; g < attn->part->n_groups; g++, pos += SL_TILE)
+        fold_tile(attn, &span, 0, span.n, attn->part->tiles + (g * attn->n_kv_heads + span.head) * tile_bytes, NULL,
+                  worker);
+    if (pos % SL_SEGMENT_TOKENS == 0)
+        fold_segment(attn, &span);
+}
+
+/* Every stored key precedes every row: no mask. */
+static void fold_part(sl_attn *attn, const sl_kv_part *part)
+{
+    attn->part = part;
+    sl_pool_run(attn->options.pool, n_items(attn), fold_part_item, attn);
+}
+
+/* The keys of the tile at tile_pos that a row at `pos` sees: those up to its own position. */
+static uint64_t causal_mask(uint64_t tile_pos, uint64_t pos)
+{
+    if (pos < tile_pos)
+        return 0;
+    return pos - tile_pos >= SL_TILE - 1 ? UINT64_MAX : (UINT64_C(1) << (pos - tile_pos + 1)) - 1;
+}
+
+/* One own tile: blocks wholly before it are passed over, blocks that it cuts get masks, later ones see all of it. */
+static void fold_own_tile(const sl_attn *attn, const item_span *span, const uint8_t *tile, uint64_t tile_pos,
+                          size_t worker)
+{
+    uint64_t masks[MAX_CHUNK * SL_LANES];
+    size_t hidden = 0, cut = 0;
+    for (size_t b = 0; b < span->n; b++) {
+        uint64_t all = UINT64_MAX, any = 0;
+        for (size_t lane = 0; lane < SL_LANES; lane++) {
+            size_t query = (span->first + b) * SL_LANES + lane;
+            uint64_t mask = causal_mask(tile_pos, attn->rows->first_pos + query / attn->group);
+            masks[b * SL_LANES + lane] = mask;
+            if (query < n_queries(attn)) {
+                all &= mask;
+                any |= mask;
+            }
+        }
+        hidden += any == 0;
+        cut += any != 0 && all != UINT64_MAX;
+    }
+    fold_tile(attn, span, hidden, cut, tile, masks + hidden * SL_LANES, worker);
+    fold_tile(attn, span, hidden + cut, span->n - hidden - cut, tile, NULL, worker);
+}
+
+static void finish_item(void *arg, size_t item, size_t worker)
+{
+    sl_attn *attn = arg;
+    item_span span = span_of(attn, item);
+    size_t tile_bytes = sl_tile_bytes(attn->options.geom.type, attn->head_dim);
+    uint64_t pos = attn->rows->first_pos / SL_TILE * SL_TILE;
+    size_t last_query = min_size((span.first + span.n) * SL_LANES, n_queries(attn)) - 1;
+    uint64_t last_pos = attn->rows->first_pos + last_query / attn->group;
+    for (size_t g = 0; pos <= last_pos; g++, pos += SL_TILE) {
+        /* A segment that ended exactly where the own tiles start was folded with its last part. */
+        if (pos % SL_SEGMENT_TOKENS == 0)
+            fold_segment(attn, &span);
+        fold_own_tile(attn, &span, attn->rows->own_groups + (g * attn->n_kv_heads + span.head) * tile_bytes, pos,
+                      worker);
+    }
+    fold_segment(attn, &span);
+    for (size_t b = 0; b < span.n; b++) {
+        size_t first = (span.first + b) * SL_LANES, n = min_size(SL_LANES, n_queries(attn) - first);
+        float *out[SL_LANES];
+        for (size_t i = 0; i < n; i++)
+            out[i] = attn->rows->out + query_off(attn, span.head, first + i, attn->rows->out_stride);
+        attn->options.kernels->attn_finish(span.totals + b * attn->state_bytes, out, n, attn->head_dim);
+    }
+}
+
+static void finish(sl_attn *attn)
+{
+    sl_pool_run(attn->options.pool, n_items(attn), finish_item, attn);
+}
+
+sl_status sl_attn_run(sl_attn *attn, sl_kv *kv, const sl_attn_rows *rows, sl_err *err)
+{
+    begin(attn, rows);
+    for (;;) {
+        sl_kv_part part;
+        bool found = false;
+        sl_status status = sl_kv_next(kv, rows->layer, &part, &found, err);
+        if (status != SL_OK)
+            return status;
+        if (!found)
+            break;
+        fold_part(attn, &part);
+        sl_kv_release(kv, &part);
+    }
+    finish(attn);
+    return SL_OK;
+}

@@ -1,0 +1,63 @@
+/* A model's parameters: hyper-parameters, one packed copy of every tensor.
+ *
+ * Owns: the weights in memory. Refuses: an architecture, tensor type, RoPE rule or tensor that it does not know, by
+ * name, and any that is missing or of the wrong shape. Thread rule: read-only after loading. */
+#ifndef SL_WEIGHTS_H
+#define SL_WEIGHTS_H
+
+#include "base/mem.h"
+#include "gguf/gguf.h"
+#include "kernel/kernel.h"
+
+typedef struct sl_matrix {
+    sl_wtype type;
+    size_t n_out, n_in;
+    size_t bytes;
+    uint8_t *packed; /* kernel.h's layout; owned by the weights */
+} sl_matrix;
+
+typedef struct sl_layer_weights {
+    float *attn_norm; /* [n_embd] */
+    sl_matrix wq;     /* [n_heads * head_dim][n_embd] */
+    sl_matrix wk, wv; /* [n_kv_heads * head_dim][n_embd] */
+    sl_matrix wo;     /* [n_embd][n_heads * head_dim] */
+    float *ffn_norm;  /* [n_embd] */
+    sl_matrix w_gate, w_up; /* [n_ff][n_embd] */
+    sl_matrix w_down;       /* [n_embd][n_ff] */
+} sl_layer_weights;
+
+typedef struct sl_hparams {
+    uint32_t n_layers, n_heads, n_kv_heads, head_dim;
+    uint32_t n_embd, n_ff, n_vocab;
+    uint32_t n_ctx_train;
+    float norm_eps;
+    double rope_base;
+    double rope_factor; /* linear scaling: position / factor */
+    uint32_t rope_dims; /* of a head: the first so many are rotated */
+} sl_hparams;
+
+typedef struct sl_weights {
+    sl_hparams hp;
+    sl_matrix embedding; /* [n_vocab][n_embd] */
+    sl_matrix *output;   /* &embedding when tied */
+    sl_matrix own_output;
+    float *output_norm; /* [n_embd] */
+    float *rope_factors; /* [rope_dims / 2], divides each frequency; NULL: none */
+    sl_layer_weights *layers;
+    uint64_t bytes; /* of all tensors */
+    sl_budget *budget;
+} sl_weights;
+
+/* Progress: bytes read so far of all; returns false to stop (SL_CANCELLED). */
+typedef bool (*sl_weights_progress)(void *arg, uint64_t done_bytes, uint64_t total_bytes);
+
+/* Reads and checks the hyper-parameters alone. Errors: SL_REFUSED for what is unknown to this program, SL_DAMAGED for
+ * what is wrong in the file. */
+sl_status sl_hparams_read(const sl_gguf *gguf, sl_hparams *out, sl_err *err) SL_CHECK;
+/* Checks every tensor of the file: known, of a known type, of the right shape, none missing. Reads no data. */
+sl_status sl_weights_check(const sl_gguf *gguf, const sl_hparams *hp, sl_err *err) SL_CHECK;
+sl_status sl_weights_load(const sl_gguf *gguf, sl_budget *budget, sl_weights_progress progress, void *arg,
+                          sl_weights **out, sl_err *err) SL_CHECK;
+void sl_weights_destroy(sl_weights *weights);
+
+#endif
