@@ -1,1 +1,80 @@
-typedef int sl_placeholder_kernel;
+/* The one place that chooses: fills the kernel table. */
+#include "kernel/kernel.h"
+
+#include <assert.h>
+
+#include "kernel/levels.h"
+
+static void fill_ref(sl_kernels *kernels)
+{
+#define FILL(name, type)                                                                                              \
+    kernels->name = sl_##name##_ref;                                                                                  \
+    kernels->level[SL_KERNEL_ENTRY_##name] = SL_CPU_LEVEL_REF;
+    SL_KERNEL_LIST(FILL)
+#undef FILL
+}
+
+static void fill_avx2(sl_kernels *kernels)
+{
+    (void)kernels; /* other architectures have an empty list */
+#define FILL(name, type)                                                                                              \
+    kernels->name = sl_##name##_avx2;                                                                                 \
+    kernels->level[SL_KERNEL_ENTRY_##name] = SL_CPU_LEVEL_AVX2;
+    SL_KERNELS_AVX2(FILL)
+#undef FILL
+}
+
+static void fill_avx512(sl_kernels *kernels)
+{
+    (void)kernels;
+#define FILL(name, type)                                                                                              \
+    kernels->name = sl_##name##_avx512;                                                                               \
+    kernels->level[SL_KERNEL_ENTRY_##name] = SL_CPU_LEVEL_AVX512;
+    SL_KERNELS_AVX512(FILL)
+#undef FILL
+}
+
+void sl_kernels_init(sl_kernels *kernels, sl_cpu_level level)
+{
+    assert(sl_cpu_has(level));
+    fill_ref(kernels);
+    if (level == SL_CPU_LEVEL_AVX2 || level == SL_CPU_LEVEL_AVX512)
+        fill_avx2(kernels);
+    if (level == SL_CPU_LEVEL_AVX512)
+        fill_avx512(kernels);
+}
+
+const char *sl_kernel_name(size_t i)
+{
+#define NAME(name, type) #name,
+    static const char *const names[SL_KERNEL_COUNT] = {SL_KERNEL_LIST(NAME)};
+#undef NAME
+    assert(i < SL_KERNEL_COUNT);
+    return names[i];
+}
+
+sl_gemm_fn sl_kernels_gemm(const sl_kernels *kernels, sl_wtype type)
+{
+    const sl_gemm_fn by_type[SL_WTYPE_COUNT] = {
+        [SL_WTYPE_F32] = kernels->gemm_f32,   [SL_WTYPE_F16] = kernels->gemm_f16,
+        [SL_WTYPE_BF16] = kernels->gemm_bf16, [SL_WTYPE_Q8_0] = kernels->gemm_q8_0,
+        [SL_WTYPE_Q4_0] = kernels->gemm_q4_0, [SL_WTYPE_Q4_1] = kernels->gemm_q4_1,
+    };
+    assert(type < SL_WTYPE_COUNT);
+    return by_type[type];
+}
+
+sl_attn_tile_fn sl_kernels_attn_tile(const sl_kernels *kernels, sl_kv_type type)
+{
+    return type == SL_KV_TYPE_F16 ? kernels->attn_tile_f16 : kernels->attn_tile_q8;
+}
+
+sl_attn_qpack_fn sl_kernels_attn_qpack(const sl_kernels *kernels, sl_kv_type type)
+{
+    return type == SL_KV_TYPE_F16 ? kernels->attn_qpack_f16 : kernels->attn_qpack_q8;
+}
+
+sl_kv_pack_fn sl_kernels_kv_pack(const sl_kernels *kernels, sl_kv_type type)
+{
+    return type == SL_KV_TYPE_F16 ? kernels->kv_pack_f16 : kernels->kv_pack_q8;
+}
