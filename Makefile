@@ -1,0 +1,63 @@
+# A thin front: each target is one or two commands of tools/ or cmake, which can as well be run by hand.
+#   MODEL=path    another GGUF than the demo model       PREFIX=/usr/local, DESTDIR=   where install writes
+#   BUILD=build   where the release build lives          FUZZ_SECONDS=60   time for each fuzz program
+BUILD ?= build
+PREFIX ?= /usr/local
+FUZZ_SECONDS ?= 60
+SANITIZED = unit prop fault
+export MODEL
+
+.DEFAULT_GOAL := all
+.PHONY: all help setup demo test check asan tsan fuzz lint fmt install clean
+
+all: ## build build/sluice, build/libsluice.a and build/libsluice.so
+	@tools/setup.sh --check build
+	@tools/build.sh $(BUILD) "sluice sluice_core sluice_shared"
+
+help: ## this list
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
+
+setup: ## install what building, testing and the demo need (apt; root or sudo)
+	@tools/setup.sh build test model
+
+demo: ## install what is missing, build, fetch the demo model, run it on a text larger than its memory
+	@tools/demo.sh
+
+test: ## install what is missing, build, run every test
+	@tools/setup.sh build test model
+	@tools/build.sh $(BUILD) all
+	@tools/run_tests.sh $(BUILD)
+
+check: ## every kernel against the reference, bit for bit
+	@tools/setup.sh --check build test
+	@tools/build.sh $(BUILD) all
+	@tools/run_tests.sh $(BUILD) check
+
+asan: ## unit, prop and fault tests under the address and undefined sanitizers
+	@tools/setup.sh --check build test
+	@tools/build.sh build_asan all -DCMAKE_BUILD_TYPE=Debug -DSLUICE_SANITIZE=address,undefined
+	@tools/run_tests.sh build_asan $(SANITIZED)
+
+tsan: ## unit, prop and fault tests under the thread sanitizer
+	@tools/setup.sh --check build test
+	@tools/build.sh build_tsan all -DCMAKE_BUILD_TYPE=Debug -DSLUICE_SANITIZE=thread
+	@tools/run_tests.sh build_tsan $(SANITIZED)
+
+fuzz: ## libFuzzer on every parser, FUZZ_SECONDS each
+	@tools/setup.sh build test fuzz
+	@tools/fuzz.sh $(FUZZ_SECONDS)
+
+lint: ## include graph, headers, forbidden calls, stray instructions
+	@tools/setup.sh --check build test
+	@tools/build.sh $(BUILD) sluice_core
+	@tools/run_tests.sh $(BUILD) lint
+
+fmt: ## clang-format over all C files
+	@tools/setup.sh fmt
+	@git ls-files '*.c' '*.h' | xargs clang-format -i
+
+install: all ## copy program, library, headers and pkg-config file to PREFIX
+	@cmake --install $(BUILD) --prefix "$(PREFIX)"
+
+clean: ## remove the build folders
+	@rm -rf build build_asan build_tsan build_fuzz
