@@ -7,8 +7,8 @@
 
 static void fill_ref(sl_kernels *kernels)
 {
-#define FILL(name, type)                                                                                              \
-    kernels->name = sl_##name##_ref;                                                                                  \
+#define FILL(name, type)                                                                                               \
+    kernels->name = sl_##name##_ref;                                                                                   \
     kernels->level[SL_KERNEL_ENTRY_##name] = SL_CPU_LEVEL_REF;
     SL_KERNEL_LIST(FILL)
 #undef FILL
@@ -17,8 +17,8 @@ static void fill_ref(sl_kernels *kernels)
 static void fill_avx2(sl_kernels *kernels)
 {
     (void)kernels; /* other architectures have an empty list */
-#define FILL(name, type)                                                                                              \
-    kernels->name = sl_##name##_avx2;                                                                                 \
+#define FILL(name, type)                                                                                               \
+    kernels->name = sl_##name##_avx2;                                                                                  \
     kernels->level[SL_KERNEL_ENTRY_##name] = SL_CPU_LEVEL_AVX2;
     SL_KERNELS_AVX2(FILL)
 #undef FILL
@@ -27,8 +27,8 @@ static void fill_avx2(sl_kernels *kernels)
 static void fill_avx512(sl_kernels *kernels)
 {
     (void)kernels;
-#define FILL(name, type)                                                                                              \
-    kernels->name = sl_##name##_avx512;                                                                               \
+#define FILL(name, type)                                                                                               \
+    kernels->name = sl_##name##_avx512;                                                                                \
     kernels->level[SL_KERNEL_ENTRY_##name] = SL_CPU_LEVEL_AVX512;
     SL_KERNELS_AVX512(FILL)
 #undef FILL
