@@ -29,7 +29,7 @@ typedef struct sl_gguf_string {
 typedef struct sl_gguf_value {
     sl_gguf_string key;
     sl_gguf_type type;
-    sl_gguf_type item_type; /* of an array */
+    sl_gguf_type item_type; /* of an array; a scalar's own type */
     uint64_t n_items;       /* of an array; 1 for scalars */
     const uint8_t *data;    /* private: first payload byte */
     size_t data_bytes;
@@ -41,13 +41,16 @@ typedef struct sl_gguf_tensor {
     uint32_t n_dims;   /* 1..4 */
     uint64_t dims[4];  /* dims[0] = elements of a row; absent ones are 1 */
     uint64_t file_off; /* of the first byte, from the start of the file */
-    uint64_t bytes;    /* 0 when the type is unknown to this program */
+    uint64_t bytes;    /* 0 when the type is unknown to this program; the sum over all is at most the file's size */
 } sl_gguf_tensor;
 
 /* Errors: SL_FAILED (cannot read), SL_DAMAGED (not a GGUF, cut, inconsistent), each naming path and field. */
 sl_status sl_gguf_open(const char *path, sl_budget *budget, sl_gguf **out, sl_err *err) SL_CHECK;
+/* The same from a file's image, borrowed until sl_gguf_close; its path is "(memory)". */
+sl_status sl_gguf_open_memory(const void *image, size_t bytes, sl_budget *budget, sl_gguf **out, sl_err *err) SL_CHECK;
 void sl_gguf_close(sl_gguf *gguf);
 
+/* Pointers that these return are borrowed until sl_gguf_close. */
 uint32_t sl_gguf_version(const sl_gguf *gguf);
 const char *sl_gguf_path(const sl_gguf *gguf);
 uint64_t sl_gguf_file_bytes(const sl_gguf *gguf);
@@ -67,7 +70,8 @@ sl_status sl_gguf_get_float(const sl_gguf *gguf, const char *key, double *out, s
 sl_status sl_gguf_get_bool(const sl_gguf *gguf, const char *key, bool *out, sl_err *err) SL_CHECK;
 sl_status sl_gguf_get_string(const sl_gguf *gguf, const char *key, sl_gguf_string *out, sl_err *err) SL_CHECK;
 
-/* Walks an array's items in order. String arrays: *_string; numbers: *_number (as double, exact to 2^53). */
+/* Walks an array's items in order; a scalar is walked as one item. Strings: *_string; numbers and bools: *_number (as
+ * double, exact to 2^53). False: no more items, or items of the other kind. */
 typedef struct sl_gguf_iter {
     const sl_gguf_value *value;
     uint64_t i;
@@ -84,7 +88,7 @@ sl_status sl_gguf_read(const sl_gguf *gguf, const sl_gguf_tensor *tensor, uint64
 const char *sl_gguf_type_name(sl_gguf_type type);
 /* ggml's name of a tensor type ("Q4_1"), also for types that cannot be computed with; NULL: unknown number. */
 const char *sl_ggml_type_name(uint32_t type);
-/* Elements and bytes of one block; false: unknown number. */
+/* Elements and bytes of one block; false (and zeros): unknown number. */
 bool sl_ggml_type_block(uint32_t type, uint32_t *n_elements, uint32_t *n_bytes);
 
 #endif
