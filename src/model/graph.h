@@ -1,0 +1,50 @@
+/* The layer graph: rows of token ids through all layers over a stored context.
+ *
+ * Owns: the hidden rows and scratch of up to max_rows rows. Refuses: a NaN or an infinity, naming layer and position.
+ * Two ways: a window appends its K and V to the store as it leaves each layer; a staged graph (bursts) keeps them for
+ * all layers until sl_graph_accept says how many rows stay. Thread rule: one thread drives it, the pool works. */
+#ifndef SL_GRAPH_H
+#define SL_GRAPH_H
+
+#include "attn/attn.h"
+#include "model/weights.h"
+
+typedef struct sl_graph sl_graph;
+
+typedef struct sl_graph_options {
+    const sl_weights *weights; /* borrowed, as all below */
+    const sl_kernels *kernels;
+    sl_pool *pool;
+    sl_budget *budget;
+    sl_geom geom;
+    size_t max_rows;
+    bool staged;
+    double rope_factor; /* linear position scaling; 0: the model's own */
+} sl_graph_options;
+
+sl_status sl_graph_create(const sl_graph_options *options, sl_graph **out, sl_err *err) SL_CHECK;
+void sl_graph_destroy(sl_graph *graph);
+
+/* Bytes that sl_graph_create takes. For the plan. */
+uint64_t sl_graph_bytes(const sl_graph_options *options);
+
+typedef struct sl_graph_rows {
+    const int32_t *ids; /* [n_rows], each in [0, n_vocab) */
+    size_t n_rows;
+    uint64_t first_pos; /* = tokens in the store */
+    bool will_follow;   /* another pass will come: the reader may run ahead */
+    bool (*stop)(void *arg); /* asked between layers; NULL: never. true ends with SL_CANCELLED */
+    void *arg;
+} sl_graph_rows;
+
+/* One pass. After an error or a cancelled pass the store holds some layers' rows and not others': destroy it. */
+sl_status sl_graph_pass(sl_graph *graph, sl_kv *kv, const sl_graph_rows *rows, sl_err *err) SL_CHECK;
+
+/* Logits of rows [first, first + n) of the last pass: out[n][n_vocab]; n <= SL_GRAPH_LOGIT_ROWS. */
+enum { SL_GRAPH_LOGIT_ROWS = 8 };
+sl_status sl_graph_logits(sl_graph *graph, size_t first, size_t n, float *out, sl_err *err) SL_CHECK;
+
+/* Staged graphs: appends the first n rows of the last pass to every layer; the others are forgotten. */
+sl_status sl_graph_accept(sl_graph *graph, sl_kv *kv, size_t n, sl_err *err) SL_CHECK;
+
+#endif
