@@ -165,7 +165,8 @@ def main():
     positions = parse_positions(args.positions, len(ids))
     model = Llama(args.model, np.float64 if args.double else np.float32, args.kv)
     began = time.time()
-    progress = lambda done, n: print(f"\rlayer {done}/{n}  {time.time() - began:.0f} s", end="", file=sys.stderr)
+    note = "\r" if sys.stderr.isatty() else "\n"
+    progress = lambda done, n: print(f"{note}layer {done}/{n}  {time.time() - began:.0f} s", end="", file=sys.stderr)
     x = model.hidden(ids, progress)
     raw = open(args.logits, "wb") if args.logits else None
     golden = open(args.golden, "w", encoding="ascii") if args.golden else None
