@@ -1,1 +1,267 @@
-typedef int sl_placeholder_bpe;
+#include "tok/bpe.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "tok/quote.h"
+
+enum { SHORT_PIECE = 64 };
+static const uint32_t none = UINT32_MAX; /* no merge, no neighbour */
+
+static uint32_t pair_hash(uint32_t left, uint32_t right)
+{
+    /* Fibonacci hashing: the multiplier is 2^64 / golden ratio; the upper half is well mixed. */
+    return (uint32_t)((((uint64_t)left << 32 | right) * UINT64_C(0x9e3779b97f4a7c15)) >> 32);
+}
+
+static uint32_t slot_find(const sl_bpe *bpe, uint32_t left, uint32_t right)
+{
+    uint32_t hash = pair_hash(left, right);
+    uint32_t slot = (hash ^ hash >> 15) & bpe->slot_mask;
+    for (;; slot = (slot + 1) & bpe->slot_mask) {
+        if (bpe->slots[slot] == 0)
+            return slot;
+        const sl_merge *merge = &bpe->merges[bpe->slots[slot] - 1];
+        if (merge->left == left && merge->right == right)
+            return slot;
+    }
+}
+
+/* Rank of the merge of two tokens; `none`: they do not merge. */
+static uint32_t merge_find(const sl_bpe *bpe, uint32_t left, uint32_t right)
+{
+    return bpe->slots[slot_find(bpe, left, right)] - 1; /* a free slot holds 0: wraps to `none` */
+}
+
+/* One merge "left right". The space that parts them is not the first byte; byte-level spellings hold no other. */
+static bool merge_parse(const sl_vocab *vocab, sl_tok_text text, sl_merge *out)
+{
+    char joined[SL_VOCAB_SPELLING_MAX];
+    const char *space = text.size > 2 ? memchr(text.data + 1, ' ', text.size - 2) : NULL;
+    if (!space || text.size - 1 > sizeof joined)
+        return false;
+    size_t left_size = (size_t)(space - text.data), right_size = text.size - left_size - 1;
+    memcpy(joined, text.data, left_size);
+    memcpy(joined + left_size, space + 1, right_size);
+    int32_t left = sl_vocab_find_spelling(vocab, text.data, left_size);
+    int32_t right = sl_vocab_find_spelling(vocab, space + 1, right_size);
+    int32_t result = sl_vocab_find_spelling(vocab, joined, left_size + right_size);
+    if (left < 0 || right < 0 || result < 0)
+        return false;
+    *out = (sl_merge){(uint32_t)left, (uint32_t)right, (uint32_t)result};
+    return true;
+}
+
+static sl_status merges_read(sl_bpe *bpe, const sl_vocab *vocab, const sl_tok_source *source, sl_err *err)
+{
+    for (uint32_t rank = 0; rank < bpe->n_merges; rank++) {
+        sl_tok_text text;
+        if (!source->next_merge(source->arg, &text))
+            return sl_err_set(err, SL_DAMAGED, "tokenizer: %" PRIu32 " merges found, %" PRIu32 " announced", rank,
+                              bpe->n_merges);
+        sl_merge *merge = &bpe->merges[rank];
+        if (!merge_parse(vocab, text, merge))
+            return sl_err_set(err, SL_DAMAGED,
+                              "tokenizer: merge %" PRIu32 " \"%s\" is not two tokens that make a third", rank,
+                              sl_quote_of(text).text);
+        bpe->slots[slot_find(bpe, merge->left, merge->right)] = rank + 1;
+    }
+    return SL_OK;
+}
+
+sl_status sl_bpe_init(sl_bpe *bpe, const sl_vocab *vocab, const sl_tok_source *source, sl_budget *budget, sl_err *err)
+{
+    bpe->budget = budget;
+    if (source->n_merges > INT32_MAX / 2)
+        return sl_err_set(err, SL_DAMAGED, "tokenizer: %zu merges, expected at most %d", source->n_merges,
+                          INT32_MAX / 2);
+    bpe->n_merges = (uint32_t)source->n_merges;
+    size_t n_slots = 16;
+    while (n_slots < 2 * (size_t)bpe->n_merges)
+        n_slots *= 2;
+    sl_status status = sl_mem_new(budget, bpe->n_merges, sizeof *bpe->merges, "merges", &bpe->merges, err);
+    if (status == SL_OK)
+        status = sl_mem_new(budget, n_slots, sizeof *bpe->slots, "merges", &bpe->slots, err);
+    if (status != SL_OK)
+        return status;
+    bpe->slot_mask = (uint32_t)(n_slots - 1);
+    for (int byte = 0; byte < 256; byte++) {
+        char spelt = (char)byte;
+        bpe->byte_ids[byte] = sl_vocab_find(vocab, &spelt, 1, false);
+    }
+    return merges_read(bpe, vocab, source, err);
+}
+
+void sl_bpe_deinit(sl_bpe *bpe)
+{
+    sl_mem_free(bpe->budget, bpe->merges);
+    sl_mem_free(bpe->budget, bpe->slots);
+    memset(bpe, 0, sizeof *bpe);
+}
+
+/* The first symbols of a piece; returns their number. */
+static uint32_t symbols_start(const sl_bpe *bpe, sl_tok_text piece, uint32_t *ids)
+{
+    uint32_t n = 0;
+    for (size_t i = 0; i < piece.size; i++) {
+        int32_t id = bpe->byte_ids[(uint8_t)piece.data[i]];
+        if (id >= 0)
+            ids[n++] = (uint32_t)id;
+    }
+    return n;
+}
+
+/* A scan for the lowest rank beats a heap on the few bytes of a word. */
+static uint32_t merge_short(const sl_bpe *bpe, uint32_t *ids, uint32_t n)
+{
+    uint32_t ranks[SHORT_PIECE]; /* of the merge of symbols i and i + 1 */
+    for (uint32_t i = 0; i + 1 < n; i++)
+        ranks[i] = merge_find(bpe, ids[i], ids[i + 1]);
+    while (n > 1) {
+        uint32_t best = 0;
+        for (uint32_t i = 1; i + 1 < n; i++)
+            if (ranks[i] < ranks[best])
+                best = i;
+        if (ranks[best] == none)
+            break;
+        ids[best] = bpe->merges[ranks[best]].result;
+        n--;
+        memmove(ids + best + 1, ids + best + 2, (n - best - 1) * sizeof *ids);
+        if (best + 1 < n) {
+            memmove(ranks + best + 1, ranks + best + 2, (n - best - 2) * sizeof *ranks);
+            ranks[best] = merge_find(bpe, ids[best], ids[best + 1]);
+        }
+        if (best > 0)
+            ranks[best - 1] = merge_find(bpe, ids[best - 1], ids[best]);
+    }
+    return n;
+}
+
+/* A long piece: symbols in a list, the mergeable ones (with their right neighbour) in a heap that knows where each
+ * symbol stands, so that nothing outdated stays in it and its memory is bounded. All arrays [n], by first position. */
+typedef struct long_piece {
+    const sl_bpe *bpe;
+    uint32_t *ids;
+    uint32_t *prev, *next; /* `none` at the ends */
+    uint32_t *ranks;
+    uint32_t *heap; /* [n_heap] positions; least (rank, position) first */
+    uint32_t *at;   /* place of a position in the heap; `none`: not in it */
+    uint32_t n_heap;
+} long_piece;
+
+static bool is_before(const long_piece *piece, uint32_t a, uint32_t b)
+{
+    return piece->ranks[a] != piece->ranks[b] ? piece->ranks[a] < piece->ranks[b] : a < b;
+}
+
+static void heap_put(long_piece *piece, uint32_t place, uint32_t pos)
+{
+    piece->heap[place] = pos;
+    piece->at[pos] = place;
+}
+
+/* Moves `pos`, which belongs somewhere around `place`, to where it belongs. */
+static void heap_settle(long_piece *piece, uint32_t place, uint32_t pos)
+{
+    while (place > 0 && is_before(piece, pos, piece->heap[(place - 1) / 2])) {
+        heap_put(piece, place, piece->heap[(place - 1) / 2]);
+        place = (place - 1) / 2;
+    }
+    for (;;) {
+        uint32_t child = 2 * place + 1;
+        if (child >= piece->n_heap)
+            break;
+        if (child + 1 < piece->n_heap && is_before(piece, piece->heap[child + 1], piece->heap[child]))
+            child++;
+        if (is_before(piece, pos, piece->heap[child]))
+            break;
+        heap_put(piece, place, piece->heap[child]);
+        place = child;
+    }
+    heap_put(piece, place, pos);
+}
+
+static void heap_remove(long_piece *piece, uint32_t pos)
+{
+    uint32_t place = piece->at[pos];
+    if (place == none)
+        return;
+    piece->at[pos] = none;
+    uint32_t last = piece->heap[--piece->n_heap];
+    if (last != pos)
+        heap_settle(piece, place, last);
+}
+
+/* Looks up the merge of `pos` and its right neighbour anew. */
+static void pair_update(long_piece *piece, uint32_t pos)
+{
+    uint32_t next = piece->next[pos];
+    heap_remove(piece, pos);
+    piece->ranks[pos] = next == none ? none : merge_find(piece->bpe, piece->ids[pos], piece->ids[next]);
+    if (piece->ranks[pos] != none)
+        heap_settle(piece, piece->n_heap++, pos);
+}
+
+static uint32_t merge_long(long_piece *piece, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        piece->prev[i] = i == 0 ? none : i - 1;
+        piece->next[i] = i + 1 == n ? none : i + 1;
+        piece->at[i] = none;
+    }
+    for (uint32_t i = 0; i < n; i++)
+        pair_update(piece, i);
+    while (piece->n_heap > 0) {
+        uint32_t pos = piece->heap[0], gone = piece->next[pos];
+        piece->ids[pos] = piece->bpe->merges[piece->ranks[pos]].result;
+        heap_remove(piece, gone);
+        piece->next[pos] = piece->next[gone];
+        if (piece->next[pos] != none)
+            piece->prev[piece->next[pos]] = pos;
+        pair_update(piece, pos);
+        if (piece->prev[pos] != none)
+            pair_update(piece, piece->prev[pos]);
+    }
+    uint32_t n_left = 0;
+    for (uint32_t pos = 0; n > 0 && pos != none; pos = piece->next[pos])
+        piece->ids[n_left++] = piece->ids[pos];
+    return n_left;
+}
+
+static sl_status ids_append(const sl_bpe *bpe, const uint32_t *ids, uint32_t n, sl_ids *out, sl_err *err)
+{
+    sl_status status = SL_OK;
+    for (uint32_t i = 0; i < n && status == SL_OK; i++)
+        status = sl_ids_push(out, (int32_t)ids[i], bpe->budget, err);
+    return status;
+}
+
+static sl_status encode_long(const sl_bpe *bpe, sl_tok_text text, sl_ids *out, uint64_t *n_dropped, sl_err *err)
+{
+    if (text.size >= INT32_MAX)
+        return sl_err_set(err, SL_FAILED, "tokenizer: %zu bytes without a place to split, the most is %d", text.size,
+                          INT32_MAX);
+    uint32_t *arrays;
+    sl_status status = sl_mem_new(bpe->budget, text.size, 6 * sizeof *arrays, "a long piece of text", &arrays, err);
+    if (status != SL_OK)
+        return status;
+    long_piece piece = {.bpe = bpe, .ids = arrays, .prev = arrays + text.size, .next = arrays + 2 * text.size};
+    piece.ranks = arrays + 3 * text.size;
+    piece.heap = arrays + 4 * text.size;
+    piece.at = arrays + 5 * text.size;
+    uint32_t n = symbols_start(bpe, text, piece.ids);
+    *n_dropped += text.size - n;
+    status = ids_append(bpe, piece.ids, merge_long(&piece, n), out, err);
+    sl_mem_free(bpe->budget, arrays);
+    return status;
+}
+
+sl_status sl_bpe_encode(const sl_bpe *bpe, sl_tok_text piece, sl_ids *out, uint64_t *n_dropped, sl_err *err)
+{
+    if (piece.size > SHORT_PIECE)
+        return encode_long(bpe, piece, out, n_dropped, err);
+    uint32_t ids[SHORT_PIECE];
+    uint32_t n = symbols_start(bpe, piece, ids);
+    *n_dropped += piece.size - n;
+    return ids_append(bpe, ids, merge_short(bpe, ids, n), out, err);
+}

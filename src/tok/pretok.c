@@ -1,1 +1,187 @@
-typedef int sl_placeholder_pretok;
+#include "tok/pretok.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+
+#include "tok/quote.h"
+
+/* White space is Unicode's White_Space. PCRE2's own \s would add U+180E, and so would split differently. */
+#define SPACE "\\t-\\r\\x{85}\\p{Z}"
+#define GPT2                                                                                                           \
+    "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^" SPACE "\\p{L}\\p{N}]+"                                          \
+    "|[" SPACE "]+(?![^" SPACE "])|[" SPACE "]+"
+
+enum { MAX_EXPRESSIONS = 4 };
+
+static const struct pattern {
+    const char *name;
+    const char *expressions[MAX_EXPRESSIONS];
+} patterns[] = {
+    {"smollm", {"\\p{N}", GPT2}},
+    {"gpt-2", {GPT2}},
+    {"default", {"[\\p{P}$+<=>^~|]+", GPT2, "\\p{N}+", "[0-9][0-9][0-9]"}},
+};
+
+struct sl_pretok {
+    sl_budget *budget;
+    pcre2_general_context *context;
+    pcre2_match_data *match;
+    pcre2_code *codes[MAX_EXPRESSIONS];
+    size_t n_codes;
+};
+
+static void *count_malloc(size_t bytes, void *arg)
+{
+    void *ptr;
+    return sl_mem_new(arg, bytes, 1, "split patterns", &ptr, NULL) == SL_OK ? ptr : NULL;
+}
+
+static void count_free(void *ptr, void *arg)
+{
+    sl_mem_free(arg, ptr);
+}
+
+static const struct pattern *pattern_find(sl_tok_text name)
+{
+    for (size_t i = 0; i < sizeof patterns / sizeof *patterns; i++)
+        if (strlen(patterns[i].name) == name.size && memcmp(patterns[i].name, name.data, name.size) == 0)
+            return &patterns[i];
+    return NULL;
+}
+
+static sl_status pattern_refuse(sl_tok_text name, sl_err *err)
+{
+    char known[128];
+    size_t n = 0;
+    for (size_t i = 0; i < sizeof patterns / sizeof *patterns; i++)
+        n += (size_t)snprintf(known + n, sizeof known - n, "%s%s", i ? ", " : "", patterns[i].name);
+    if (name.size == 0)
+        return sl_err_set(err, SL_DAMAGED, "tokenizer: no split pattern (tokenizer.ggml.pre) given, known are %s",
+                          known);
+    return sl_err_set(err, SL_DAMAGED, "tokenizer: unknown split pattern \"%s\" (tokenizer.ggml.pre), known are %s",
+                      sl_quote_of(name).text, known);
+}
+
+static sl_status out_of_memory(sl_err *err)
+{
+    return sl_err_set(err, SL_FAILED, "out of memory, or the memory budget is too small: split patterns");
+}
+
+static sl_status pattern_compile(sl_pretok *pretok, const struct pattern *pattern, sl_err *err)
+{
+    pcre2_compile_context *context = pcre2_compile_context_create(pretok->context);
+    if (!context)
+        return out_of_memory(err);
+    sl_status status = SL_OK;
+    for (size_t i = 0; i < MAX_EXPRESSIONS && pattern->expressions[i] && status == SL_OK; i++) {
+        int error;
+        PCRE2_SIZE off;
+        pcre2_code *code = pcre2_compile((PCRE2_SPTR)pattern->expressions[i], PCRE2_ZERO_TERMINATED,
+                                         PCRE2_UTF | PCRE2_UCP, &error, &off, context);
+        if (!code) {
+            status = error == PCRE2_ERROR_HEAP_FAILED
+                         ? out_of_memory(err)
+                         : sl_err_set(err, SL_FAILED, "PCRE2 cannot compile split pattern %s: error %d at %zu",
+                                      pattern->name, error, (size_t)off);
+            break;
+        }
+        /* Machine code is five times faster. Where the system forbids making it, matching is interpreted. */
+        (void)pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);
+        pretok->codes[pretok->n_codes++] = code;
+    }
+    pcre2_compile_context_free(context);
+    return status;
+}
+
+sl_status sl_pretok_create(sl_tok_text name, sl_budget *budget, sl_pretok **out, sl_err *err)
+{
+    *out = NULL;
+    const struct pattern *pattern = pattern_find(name);
+    if (!pattern)
+        return pattern_refuse(name, err);
+    sl_pretok *pretok;
+    sl_status status = sl_mem_new(budget, 1, sizeof *pretok, "split patterns", &pretok, err);
+    if (status != SL_OK)
+        return status;
+    pretok->budget = budget;
+    pretok->context = pcre2_general_context_create(count_malloc, count_free, budget);
+    pretok->match = pretok->context ? pcre2_match_data_create(1, pretok->context) : NULL;
+    status = pretok->match ? pattern_compile(pretok, pattern, err) : out_of_memory(err);
+    if (status != SL_OK) {
+        sl_pretok_destroy(pretok);
+        return status;
+    }
+    *out = pretok;
+    return SL_OK;
+}
+
+void sl_pretok_destroy(sl_pretok *pretok)
+{
+    if (!pretok)
+        return;
+    for (size_t i = 0; i < pretok->n_codes; i++)
+        pcre2_code_free(pretok->codes[i]);
+    pcre2_match_data_free(pretok->match);
+    pcre2_general_context_free(pretok->context);
+    sl_mem_free(pretok->budget, pretok);
+}
+
+/* The next match at or after `from`; *is_found false: none. */
+static sl_status match_next(sl_pretok *pretok, size_t level, sl_tok_text text, size_t *from, size_t *to, bool *is_found,
+                            sl_err *err)
+{
+    int result = pcre2_match(pretok->codes[level], (PCRE2_SPTR)text.data, text.size, *from, PCRE2_NO_UTF_CHECK,
+                             pretok->match, NULL);
+    if (result == PCRE2_ERROR_JIT_STACKLIMIT) /* the interpreter keeps its state on the heap */
+        result = pcre2_match(pretok->codes[level], (PCRE2_SPTR)text.data, text.size, *from,
+                             PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, pretok->match, NULL);
+    *is_found = result != PCRE2_ERROR_NOMATCH;
+    if (!*is_found)
+        return SL_OK;
+    if (result < 0)
+        return sl_err_set(err, SL_FAILED, "PCRE2 failed to split the text: error %d at byte %zu of %zu", result, *from,
+                          text.size);
+    const PCRE2_SIZE *range = pcre2_get_ovector_pointer(pretok->match);
+    *from = range[0];
+    *to = range[1];
+    return SL_OK;
+}
+
+typedef struct splitter {
+    sl_pretok *pretok;
+    sl_pretok_fn fn;
+    void *arg;
+} splitter;
+
+/* Cuts text by the expressions from `level` on. Recursion is as deep as a list is long: four. */
+static sl_status split_level(const splitter *s, size_t level, sl_tok_text text, sl_err *err)
+{
+    if (text.size == 0)
+        return SL_OK;
+    if (level == s->pretok->n_codes)
+        return s->fn(s->arg, text, err);
+    sl_status status = SL_OK;
+    for (size_t done = 0; done < text.size && status == SL_OK;) {
+        size_t from = done, to = text.size;
+        bool is_found;
+        status = match_next(s->pretok, level, text, &from, &to, &is_found, err);
+        if (status != SL_OK)
+            return status;
+        if (!is_found)
+            from = text.size;
+        status = split_level(s, level + 1, (sl_tok_text){text.data + done, from - done}, err);
+        if (status == SL_OK && is_found)
+            status = split_level(s, level + 1, (sl_tok_text){text.data + from, to - from}, err);
+        done = to;
+    }
+    return status;
+}
+
+sl_status sl_pretok_split(sl_pretok *pretok, sl_tok_text text, sl_pretok_fn fn, void *arg, sl_err *err)
+{
+    const splitter s = {pretok, fn, arg};
+    return split_level(&s, 0, text, err);
+}
