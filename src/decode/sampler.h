@@ -1,0 +1,47 @@
+/* From logits to a token: a pure function of (logits, options, position).
+ *
+ * Owns: scratch for one vocabulary. Thread rule: one thread at a time.
+ *
+ * Temperature 0 takes the largest logit, the lowest id among equals. Else: candidates ordered by logit, then by lower
+ * id; t = logit / temp; p = exp2((t - t of the first) * log2 e); top-k keeps the first k; top-p keeps the shortest
+ * prefix whose sum >= top_p * sum of all kept; min-p keeps p >= min_p; sums run in candidate order. u is the first
+ * word of Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011) with key = seed and
+ * counter = position, u = (word >> 8) * 2^-24; the first candidate whose running sum > u * total is drawn. */
+#ifndef SL_SAMPLER_H
+#define SL_SAMPLER_H
+
+#include "base/mem.h"
+#include "kernel/kernel.h"
+
+typedef struct sl_sampling {
+    float temp;     /* 0: greedy */
+    uint32_t top_k; /* 0: all */
+    float top_p;    /* 1: all */
+    float min_p;    /* 0: all */
+    uint64_t seed;
+} sl_sampling;
+
+typedef struct sl_sampler sl_sampler;
+
+/* SL_USAGE names the value that is out of range. */
+sl_status sl_sampling_check(const sl_sampling *sampling, sl_err *err) SL_CHECK;
+uint64_t sl_sampler_bytes(size_t n_vocab, const sl_sampling *sampling);
+sl_status sl_sampler_create(const sl_sampling *sampling, size_t n_vocab, const sl_kernels *kernels, sl_budget *budget,
+                            sl_sampler **out, sl_err *err) SL_CHECK;
+void sl_sampler_destroy(sl_sampler *sampler);
+
+/* logits [n_vocab], finite; position: of the token drawn. */
+int32_t sl_sampler_draw(sl_sampler *sampler, const float *logits, uint64_t position);
+
+/* Log-probabilities: (x - max) - ln(sum of exp2((x - max) * log2 e)), in binary64 over a binary32 sum, rounded once. */
+typedef struct sl_logprobs {
+    const float *logits;
+    double max, log_sum;
+} sl_logprobs;
+sl_logprobs sl_logprobs_of(const sl_kernels *kernels, const float *logits, size_t n_vocab);
+float sl_logprobs_get(const sl_logprobs *logprobs, int32_t id);
+
+/* Ids of the n best logits in the order of candidates; n <= n_vocab. */
+void sl_sampler_best(sl_sampler *sampler, const float *logits, size_t n, int32_t *out);
+
+#endif

@@ -1,0 +1,84 @@
+/* One text being read and continued: prefill by windows (Mode A), then bursts (Mode B).
+ *
+ * Owns: the token history, the context, the working memory of passes, the drafter's index. Refuses: more tokens than
+ * it was made for. Thread rule: one thread drives a session.
+ *
+ *   create -> feed* -> generate        (feed after generate is not supported)
+ *
+ * A burst is the last token and its drafts. Every position is sampled as plain decoding would; drafts are kept while
+ * they are equal, so a drafter cannot change the text. */
+#ifndef SL_SESSION_H
+#define SL_SESSION_H
+
+#include "decode/drafter.h"
+#include "decode/sampler.h"
+#include "model/graph.h"
+#include "store/kv.h"
+
+typedef struct sl_session sl_session;
+
+typedef struct sl_session_options {
+    const sl_weights *weights; /* borrowed, as all pointers here */
+    const sl_kernels *kernels;
+    sl_pool *pool;
+    sl_budget *budget;
+    sl_kv_options kv; /* geometry, ring, directory, resident share while prefilling */
+    size_t max_tokens;
+    size_t window_rows; /* a multiple of 64 */
+    size_t max_drafts;  /* rows of a burst less one */
+    double rope_factor; /* 0: the model's own */
+    bool will_decode;   /* generate follows the last feed */
+    bool ngram;         /* make the n-gram drafter */
+    bool (*stop)(void *arg); /* asked between layers; NULL: never */
+    void *arg;
+} sl_session_options;
+
+sl_status sl_session_create(const sl_session_options *options, sl_session **out, sl_err *err) SL_CHECK;
+void sl_session_destroy(sl_session *session);
+
+/* Bytes of a session without ring and resident parts: history, logits, drafter, and the larger of window and burst
+ * memory. For the plan. */
+uint64_t sl_session_bytes(const sl_session_options *options);
+
+/* What feed reports. Both may be NULL. */
+typedef struct sl_feed_watch {
+    void (*progress)(void *arg, size_t done_tokens, size_t total_tokens);
+    /* Every row's logits [n_vocab], in order of position; borrowed for the call. Not SL_OK ends the feed. */
+    sl_status (*logits)(void *arg, uint64_t position, const float *logits, sl_err *err);
+    void *arg;
+} sl_feed_watch;
+
+/* Reads n more tokens; ids in [0, n_vocab). */
+sl_status sl_session_feed(sl_session *session, const int32_t *ids, size_t n, const sl_feed_watch *watch,
+                          sl_err *err) SL_CHECK;
+
+typedef enum sl_finish { SL_FINISH_STOP, SL_FINISH_LENGTH, SL_FINISH_CONTEXT, SL_FINISH_CANCELLED } sl_finish;
+
+typedef struct sl_generate_options {
+    sl_sampling sampling;
+    size_t n_predict;
+    size_t n_context;  /* no token is drawn for a position at or past it; at most max_tokens */
+    size_t max_drafts; /* at most the session's */
+    const sl_drafter *drafter; /* NULL: the session's own, if any */
+    bool (*is_end)(void *arg, int32_t id);
+    /* A token of the text; false stops (cancelled). Not called for the end token. */
+    bool (*token)(void *arg, int32_t id);
+    void *arg;
+} sl_generate_options;
+
+typedef struct sl_generate_result {
+    sl_finish finish;
+    size_t n_tokens;      /* drawn, the end token included */
+    size_t n_passes;      /* bursts */
+    size_t n_rows;        /* verified */
+    size_t n_drafted, n_accepted;
+    double seconds;
+} sl_generate_result;
+
+sl_status sl_session_generate(sl_session *session, const sl_generate_options *options, sl_generate_result *out,
+                              sl_err *err) SL_CHECK;
+
+const sl_kv *sl_session_kv(const sl_session *session);
+size_t sl_session_n_tokens(const sl_session *session);
+
+#endif
