@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """A plain forward pass of the `llama` architecture on de-quantised weights, as an independent reference.
 
-    reference_forward.py MODEL.gguf --ids IDS [--limit N] [--positions 0-9,20] [--double] [--kv f32|f16|q8_0]
+    reference_forward.py MODEL.gguf --ids IDS [--limit N] [--positions 0-9,20] [--double] [--kv f32|f16|q8_0] [--act8]
                          [--logits OUT.bin] [--golden OUT.txt --top 10]
 
-Nothing of the engine is used: numpy on binary32 (or --double: binary64), textbook softmax, no quantised
-activations. --kv rounds K and V as a cache of that type would (default: not at all), which shows how much of a
-difference is the cache's. One layer's weights are in memory at a time and logits are written as they come.
+Nothing of the engine is used: numpy on binary32 (or --double: binary64), textbook softmax. By default nothing is
+rounded beyond that. --kv rounds K and V as a cache of that type would; --act8 rounds the input of quantised weights to
+signed bytes per 32 elements: they show how much of a difference is the cache's or the activations', and so how much
+is a fault. One layer's weights are in memory at a time and logits are written as they come.
 
 --logits: raw little-endian binary32, [n_positions][n_vocab], without a header.
 --golden: a line for each position: `position id logsumexp id:logit id:logit ...`, best first; # starts a comment.
@@ -23,9 +24,17 @@ import token_ids
 ROWS = 256  # query rows at a time: bounds the score matrix
 
 
+def signed_bytes(x):
+    """x in groups of 32 as whole numbers in -127..127 and one binary32 scale each."""
+    groups = x.reshape(-1, 32).astype(np.float32)
+    amax = np.max(np.abs(groups), axis=1, keepdims=True)
+    safe = np.where(amax > 0, amax, np.float32(1))
+    return np.rint(groups * (np.float32(127) / safe)), amax / np.float32(127)
+
+
 class Llama:
-    def __init__(self, path, real, kv):
-        self.file, self.real, self.kv = gf.Gguf(path), real, kv
+    def __init__(self, path, real, kv="f32", act8=False):
+        self.file, self.real, self.kv, self.act8 = gf.Gguf(path), real, kv, act8
         meta = self.file.meta
         if meta["general.architecture"] != "llama":
             raise ValueError(f"architecture {meta['general.architecture']}")
@@ -46,9 +55,15 @@ class Llama:
         return self.file.tensors[name].values().astype(self.real)
 
     def linear(self, name, x):
-        y = x @ self.weight(name + ".weight").T
+        y = self.activations(self.file.tensors[name + ".weight"], x) @ self.weight(name + ".weight").T
         bias = name + ".bias"
         return y + self.weight(bias) if bias in self.file.tensors else y
+
+    def activations(self, tensor, x):
+        if not self.act8 or not tensor.type_name.startswith("Q"):
+            return x
+        q, scale = signed_bytes(x)
+        return (q * scale).reshape(x.shape).astype(self.real)
 
     def norm(self, name, x):
         mean = np.mean(x * x, axis=1, keepdims=True)
@@ -73,11 +88,8 @@ class Llama:
         if self.kv == "f16":
             return x.astype(np.float16).astype(self.real)
         if self.kv == "q8_0":
-            groups = x.reshape(-1, 32).astype(np.float32)
-            amax = np.max(np.abs(groups), axis=1, keepdims=True)
-            safe = np.where(amax > 0, amax, np.float32(1))
-            q = np.rint(groups * (np.float32(127) / safe))
-            return (q * (amax / 127).astype(np.float16).astype(np.float32)).reshape(x.shape).astype(self.real)
+            q, scale = signed_bytes(x)
+            return (q * scale.astype(np.float16).astype(np.float32)).reshape(x.shape).astype(self.real)
         return x
 
     def attention(self, q, k, v):
@@ -120,7 +132,8 @@ class Llama:
         weight = self.output.values().astype(self.real)
         for start in range(0, len(positions), 64):
             chosen = positions[start:start + 64]
-            for position, row in zip(chosen, self.norm("output_norm", x[chosen]) @ weight.T):
+            h = self.activations(self.output, self.norm("output_norm", x[chosen]))
+            for position, row in zip(chosen, h @ weight.T):
                 yield position, row
 
 
@@ -153,6 +166,7 @@ def parse_args():
     parser.add_argument("--positions")
     parser.add_argument("--double", action="store_true")
     parser.add_argument("--kv", choices=("f32", "f16", "q8_0"), default="f32")
+    parser.add_argument("--act8", action="store_true")
     parser.add_argument("--logits")
     parser.add_argument("--golden")
     parser.add_argument("--top", type=int, default=10)
@@ -163,7 +177,7 @@ def main():
     args = parse_args()
     ids = token_ids.read(args.ids, args.limit)
     positions = parse_positions(args.positions, len(ids))
-    model = Llama(args.model, np.float64 if args.double else np.float32, args.kv)
+    model = Llama(args.model, np.float64 if args.double else np.float32, args.kv, args.act8)
     began = time.time()
     note = "\r" if sys.stderr.isatty() else "\n"
     progress = lambda done, n: print(f"{note}layer {done}/{n}  {time.time() - began:.0f} s", end="", file=sys.stderr)
