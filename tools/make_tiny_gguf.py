@@ -25,9 +25,9 @@ other way to know what the text said: all of the past is in the cache, and the c
 { return 0; } for (int i = 0; i < 10; i++) { total += values[i]; } In the year 1984 there were 365 days.
 """
 TEMPLATE = ("{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"
-            "{{ '<|im_start|>system\nYou are a tiny test model<|im_end|>\n' }}{% endif %}{{'<|im_start|>' + message['role'] + "
-            "'\n' + message['content'] + '<|im_end|>' + '\n'}}{% endfor %}{% if add_generation_prompt %}"
-            "{{ '<|im_start|>assistant\n' }}{% endif %}")
+            "{{ '<|im_start|>system\nYou are a tiny test model<|im_end|>\n' }}{% endif %}"
+            "{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}{% endfor %}"
+            "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}")
 # Matrices of one layer: (name, rows, columns, log2 of the scale, type in a mixed file).
 LAYER = [("attn_q", N_HEADS * HEAD_DIM, N_EMBD, -5, "F16"), ("attn_k", N_KV_HEADS * HEAD_DIM, N_EMBD, -5, "BF16"),
          ("attn_v", N_KV_HEADS * HEAD_DIM, N_EMBD, -6, "Q8_0"), ("attn_output", N_EMBD, N_HEADS * HEAD_DIM, -5, "Q4_0"),
