@@ -21,7 +21,7 @@ import numpy as np
 
 import token_ids
 
-ROW = re.compile(r'\{"id":\s*\d+[^\[\]]*"top":\s*\[([^\]]*)\]')
+TOP = '"top":'
 PAIR = re.compile(r'\{"id":\s*(\d+),\s*"logit":\s*([^,}]+)')
 
 
@@ -38,25 +38,23 @@ def raw_rows(path, n_vocab):
     yield from np.memmap(path, dtype="<f4", mode="r", shape=(size // 4 // n_vocab, n_vocab))
 
 
-def json_rows(path, n_vocab=None):
-    """One position of the JSON at a time, so that a whole distribution per position needs no memory for all. Without
-    n_vocab the row holds what is there, the rest NaN."""
+def json_tops(path):
+    """The text inside each "top": [...], read piece by piece: a whole distribution at every position is gigabytes."""
     held = ""
     with (sys.stdin if path == "-" else open(path, encoding="utf-8")) as f:
-        while True:
-            chunk = f.read(1 << 20)
+        while chunk := f.read(1 << 22):
             held += chunk
-            last = 0
-            for match in ROW.finditer(held):
-                last = match.end()
-                pairs = PAIR.findall(match.group(1))
-                ids = np.array([int(i) for i, _ in pairs])
-                row = np.full(n_vocab or int(ids.max()) + 1, np.nan, dtype=np.float32)
-                row[ids] = [float(x) for _, x in pairs]
-                yield row
-            held = held[last:]
-            if not chunk:
-                return
+            while (start := held.find(TOP)) >= 0 and (end := held.find("]", start)) >= 0:
+                yield held[start:end]
+                held = held[end:]
+
+
+def json_rows(path, n_vocab):
+    for text in json_tops(path):
+        row = np.full(n_vocab, np.nan, dtype=np.float32)
+        for token, logit in PAIR.findall(text):
+            row[int(token)] = float(logit)
+        yield row
 
 
 def json_positions(path):
