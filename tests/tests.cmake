@@ -1,2 +1,8 @@
 # sluice_test(folder name [more sources])
 sluice_test(unit test_math64)
+sluice_test(unit test_args ${CMAKE_SOURCE_DIR}/apps/common/args.c ${CMAKE_SOURCE_DIR}/apps/common/text.c)
+sluice_test(unit test_json ${CMAKE_SOURCE_DIR}/apps/common/json.c ${CMAKE_SOURCE_DIR}/apps/common/text.c)
+sluice_test(unit test_text ${CMAKE_SOURCE_DIR}/apps/common/text.c ${CMAKE_SOURCE_DIR}/apps/common/progress.c)
+foreach(name test_args test_json test_text)
+  target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR}/apps)
+endforeach()

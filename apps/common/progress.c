@@ -1,1 +1,87 @@
-typedef int sl_placeholder_progress;
+#include "common/progress.h"
+
+#include <inttypes.h>
+#include <math.h>
+
+#include "common/text.h"
+
+enum { BAR_CELLS = 24 };
+
+static const double TERMINAL_INTERVAL_S = 0.1;
+static const double PLAIN_INTERVAL_S = 10.0;
+
+void sl_progress_init(sl_progress *progress, FILE *file, bool is_terminal)
+{
+    *progress = (sl_progress){.file = file, .is_terminal = is_terminal};
+}
+
+static void draw_bar(FILE *file, const sl_progress_state *state)
+{
+    int filled = (int)((double)state->done / (double)state->total * BAR_CELLS);
+    fputc('[', file);
+    for (int i = 0; i < BAR_CELLS; i++)
+        fputc(i < filled ? '#' : '.', file);
+    fprintf(file, "] %3.0f%% ", floor((double)state->done / (double)state->total * 100));
+}
+
+static void draw(sl_progress *progress, const sl_progress_state *state, double now_s)
+{
+    FILE *file = progress->file;
+    double elapsed_s = now_s - progress->started_s;
+    double rate = (double)(state->done - progress->started_done) / elapsed_s;
+    char time[SL_TEXT_NUMBER_BYTES];
+
+    if (progress->is_terminal)
+        fputs("\r\033[K", file);
+    fprintf(file, "%s ", state->label);
+    if (progress->is_terminal && state->total > 0)
+        draw_bar(file, state);
+    fprintf(file, "%" PRIu64, state->done);
+    if (state->total > 0)
+        fprintf(file, "/%" PRIu64, state->total);
+    fprintf(file, " %s", state->unit);
+    if (elapsed_s > 0 && rate > 0) {
+        fprintf(file, ", %.*f/s", rate < 10 ? 2 : 0, rate);
+        if (state->total > state->done)
+            fprintf(file, ", %s left", sl_text_format_time((double)(state->total - state->done) / rate, time));
+        else
+            fprintf(file, ", took %s", sl_text_format_time(elapsed_s, time));
+    }
+    if (!progress->is_terminal)
+        fputc('\n', file);
+    fflush(file);
+    progress->line_open = progress->is_terminal;
+    progress->drawn_s = now_s;
+    progress->drawn_done = state->done;
+}
+
+void sl_progress_update(sl_progress *progress, const sl_progress_state *given, double now_s)
+{
+    if (!progress->file)
+        return;
+    sl_progress_state state = *given;
+    if (state.total > 0 && state.done > state.total)
+        state.done = state.total;
+    bool is_new = progress->label != state.label || state.done < progress->started_done;
+    if (is_new) {
+        progress->label = state.label;
+        progress->started_s = now_s;
+        progress->started_done = state.done;
+        progress->drawn_s = now_s;
+        progress->drawn_done = UINT64_MAX;
+    }
+    double interval_s = progress->is_terminal ? TERMINAL_INTERVAL_S : PLAIN_INTERVAL_S;
+    bool is_end = state.total > 0 && state.done == state.total && progress->drawn_done != state.done;
+    bool is_first = is_new && progress->is_terminal;
+    if (is_end || is_first || now_s - progress->drawn_s >= interval_s)
+        draw(progress, &state, now_s);
+}
+
+void sl_progress_clear(sl_progress *progress)
+{
+    if (!progress->file || !progress->line_open)
+        return;
+    fputs("\r\033[K", progress->file);
+    fflush(progress->file);
+    progress->line_open = false;
+}
