@@ -1,1 +1,456 @@
-typedef int sl_placeholder_attn_avx2;
+/* Attention for AVX2, FMA and F16C: the bits of attn_ref.c.
+ * Lanes are queries: a block of 16 is two vectors (one when at most 8 lanes are in use), keys and values are
+ * broadcast, so no sum ever crosses lanes. The tile is widened once per call; scores, softmax and outputs of each
+ * block then run from the nearest cache. */
+#include "kernel/levels.h"
+
+#if defined(__x86_64__)
+
+#include <assert.h>
+#include <immintrin.h>
+#include <string.h>
+
+#include "kernel/scalar.h"
+
+#define AVX2 __attribute__((target("avx2,fma,f16c")))
+#define AVX2_INLINE static inline __attribute__((always_inline, target("avx2,fma,f16c")))
+
+/* Accumulators of a register block: 8 leave room for queries and broadcasts in 16 registers and hide the latency
+ * of two instructions a cycle. */
+enum { ACCUMULATORS = 8, HALF_BLOCK = 8 };
+
+/* One block's work: nv is its number of vectors, a constant in every inlined copy, as is masked. */
+typedef struct block {
+    const void *q;
+    float *state;
+    float *s;                 /* [64][16] scores, then p */
+    float *vis;               /* [64][16] all ones where the key is visible */
+    __m256 m[2], l[2];        /* of the tile */
+    __m256 alpha[2], beta[2]; /* of the fold */
+    __m256 seen[2];           /* all ones where the query sees any key */
+} block;
+
+/* ---- scalar rules, eight at a time ---- */
+
+AVX2_INLINE __m256 exp2_8(__m256 x)
+{
+    __m256 n = _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    __m256 f = _mm256_sub_ps(x, n);
+    __m256 p = _mm256_fmadd_ps(_mm256_set1_ps(SL_EXP2_C6), f, _mm256_set1_ps(SL_EXP2_C5));
+    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(SL_EXP2_C4));
+    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(SL_EXP2_C3));
+    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(SL_EXP2_C2));
+    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(SL_EXP2_C1));
+    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(1.0f));
+    __m256i scaled = _mm256_add_epi32(_mm256_castps_si256(p), _mm256_slli_epi32(_mm256_cvtps_epi32(n), 23));
+    __m256 in_range = _mm256_cmp_ps(x, _mm256_set1_ps(SL_EXP2_MIN), _CMP_GE_OQ);
+    return _mm256_and_ps(_mm256_castsi256_ps(scaled), in_range);
+}
+
+AVX2_INLINE __m256 tanh_8(__m256 y)
+{
+    const __m256 sign = _mm256_set1_ps(-0.0f), one = _mm256_set1_ps(1.0f);
+    __m256 magnitude = _mm256_andnot_ps(sign, y);
+    __m256 t = _mm256_mul_ps(y, y);
+    __m256 p = _mm256_fmadd_ps(_mm256_set1_ps(SL_TANH_T3), t, _mm256_set1_ps(SL_TANH_T2));
+    p = _mm256_fmadd_ps(p, t, _mm256_set1_ps(SL_TANH_T1));
+    __m256 small = _mm256_fmadd_ps(_mm256_mul_ps(y, t), p, y);
+    __m256 x = _mm256_mul_ps(_mm256_add_ps(magnitude, magnitude), _mm256_set1_ps(SL_LOG2E));
+    __m256 e = exp2_8(_mm256_min_ps(x, _mm256_set1_ps(SL_TANH_EXP_MAX)));
+    __m256 large = _mm256_sub_ps(one, _mm256_div_ps(_mm256_set1_ps(2.0f), _mm256_add_ps(e, one)));
+    large = _mm256_or_ps(large, _mm256_and_ps(sign, y));
+    return _mm256_blendv_ps(large, small, _mm256_cmp_ps(magnitude, _mm256_set1_ps(SL_TANH_SMALL), _CMP_LT_OQ));
+}
+
+/* ---- masks ---- */
+
+/* Fills vis and seen from 16 masks. */
+AVX2_INLINE void expand_masks(block *b, const uint64_t *masks, const int nv)
+{
+    for (int j = 0; j < nv; j++) {
+        uint32_t halves[2][8];
+        for (int i = 0; i < 8; i++) {
+            halves[0][i] = (uint32_t)masks[8 * j + i];
+            halves[1][i] = (uint32_t)(masks[8 * j + i] >> 32);
+        }
+        __m256i low = _mm256_loadu_si256((const __m256i *)(const void *)halves[0]);
+        __m256i high = _mm256_loadu_si256((const __m256i *)(const void *)halves[1]);
+        __m256i none = _mm256_cmpeq_epi32(_mm256_or_si256(low, high), _mm256_setzero_si256());
+        b->seen[j] = _mm256_castsi256_ps(_mm256_xor_si256(none, _mm256_set1_epi32(-1)));
+        for (int t = 0; t < SL_TILE; t++) {
+            __m256i at_sign = _mm256_sll_epi32(t < 32 ? low : high, _mm_cvtsi32_si128(31 - t % 32));
+            _mm256_store_ps(b->vis + t * SL_LANES + 8 * j, _mm256_castsi256_ps(_mm256_srai_epi32(at_sign, 31)));
+        }
+    }
+}
+
+AVX2_INLINE __m256 keep_unseen(const block *b, int j, const float *old, __m256 value, const bool masked)
+{
+    return masked ? _mm256_blendv_ps(_mm256_load_ps(old), value, b->seen[j]) : value;
+}
+
+/* ---- softmax of a tile and the fold ---- */
+
+/* Softcap, mask and maximum. A hidden key's score becomes -inf, from which p = +0 follows. */
+AVX2_INLINE void maximum_of_scores(block *b, int j, float softcap, const bool masked)
+{
+    __m256 m = _mm256_set1_ps(-INFINITY);
+    const __m256 cap = _mm256_set1_ps(softcap * SL_LOG2E);
+    for (int t = 0; t < SL_TILE; t++) {
+        float *at = b->s + t * SL_LANES + 8 * j;
+        __m256 s = _mm256_load_ps(at);
+        if (softcap != 0.0f)
+            s = _mm256_mul_ps(cap, tanh_8(s));
+        if (masked)
+            s = _mm256_blendv_ps(_mm256_set1_ps(-INFINITY), s, _mm256_load_ps(b->vis + t * SL_LANES + 8 * j));
+        if (masked || softcap != 0.0f)
+            _mm256_store_ps(at, s);
+        m = _mm256_max_ps(s, m);
+    }
+    b->m[j] = _mm256_add_ps(m, _mm256_setzero_ps()); /* -0 becomes +0 */
+}
+
+AVX2_INLINE __m256 exp_in_place(float *at, __m256 m)
+{
+    __m256 p = exp2_8(_mm256_sub_ps(_mm256_load_ps(at), m));
+    _mm256_store_ps(at, p);
+    return p;
+}
+
+AVX2_INLINE void exp_and_sum(block *b, int j)
+{
+    __m256 sum[8];
+    for (int t = 0; t < 8; t++) {
+        float *at = b->s + t * SL_LANES + 8 * j;
+        __m256 low = exp_in_place(at, b->m[j]), high = exp_in_place(at + 8 * SL_LANES, b->m[j]);
+        for (int u = SL_LANES; u < SL_TILE; u += SL_LANES) {
+            low = _mm256_add_ps(low, exp_in_place(at + u * SL_LANES, b->m[j]));
+            high = _mm256_add_ps(high, exp_in_place(at + (u + 8) * SL_LANES, b->m[j]));
+        }
+        sum[t] = _mm256_add_ps(low, high);
+    }
+    for (int t = 0; t < 4; t++)
+        sum[t] = _mm256_add_ps(sum[t], sum[t + 4]);
+    b->l[j] = _mm256_add_ps(_mm256_add_ps(sum[0], sum[2]), _mm256_add_ps(sum[1], sum[3]));
+}
+
+/* m and l of the state; alpha and beta for its o. */
+AVX2_INLINE void fold_m_l(block *b, int j, const bool masked)
+{
+    float *m_at = b->state + 8 * j, *l_at = m_at + SL_LANES;
+    __m256 m = _mm256_load_ps(m_at), m_new = _mm256_max_ps(b->m[j], m);
+    b->alpha[j] = exp2_8(_mm256_sub_ps(m, m_new));
+    b->beta[j] = exp2_8(_mm256_sub_ps(b->m[j], m_new));
+    __m256 l = _mm256_fmadd_ps(_mm256_load_ps(l_at), b->alpha[j], _mm256_mul_ps(b->l[j], b->beta[j]));
+    _mm256_store_ps(l_at, keep_unseen(b, j, l_at, l, masked));
+    _mm256_store_ps(m_at, keep_unseen(b, j, m_at, m_new, masked));
+}
+
+AVX2_INLINE void fold_o(const block *b, int j, size_t d, __m256 o, const bool masked)
+{
+    float *at = b->state + (2 + d) * SL_LANES + 8 * (size_t)j;
+    __m256 sum = _mm256_fmadd_ps(_mm256_load_ps(at), b->alpha[j], _mm256_mul_ps(o, b->beta[j]));
+    _mm256_store_ps(at, keep_unseen(b, j, at, sum, masked));
+}
+
+AVX2_INLINE void softmax(block *b, float softcap, const int nv, const bool masked)
+{
+    for (int j = 0; j < nv; j++) {
+        if (softcap != 0.0f)
+            maximum_of_scores(b, j, softcap, masked);
+        else
+            maximum_of_scores(b, j, 0.0f, masked);
+        exp_and_sum(b, j);
+        fold_m_l(b, j, masked);
+    }
+}
+
+/* ---- F16 ---- */
+
+typedef struct f16_tile {
+    size_t head_dim;
+    float *k; /* [D][64] */
+    float *v; /* [64][D] */
+} f16_tile;
+
+AVX2_INLINE void score_f16(const f16_tile *t, const block *b, const int nv)
+{
+    const int nk = ACCUMULATORS / nv;
+    for (int key = 0; key < SL_TILE; key += nk) {
+        __m256 acc[ACCUMULATORS];
+        for (int i = 0; i < ACCUMULATORS; i++)
+            acc[i] = _mm256_setzero_ps();
+        const float *q = b->q, *k = t->k + key;
+        for (size_t d = 0; d < t->head_dim; d++, q += SL_LANES, k += SL_TILE)
+            for (int i = 0; i < nk; i++)
+                for (int j = 0; j < nv; j++)
+                    acc[i * nv + j] = _mm256_fmadd_ps(_mm256_set1_ps(k[i]), _mm256_load_ps(q + 8 * j), acc[i * nv + j]);
+        for (int i = 0; i < nk; i++)
+            for (int j = 0; j < nv; j++)
+                _mm256_store_ps(b->s + (key + i) * SL_LANES + 8 * j, acc[i * nv + j]);
+    }
+}
+
+AVX2_INLINE void output_f16(const f16_tile *t, const block *b, const int nv, const bool masked)
+{
+    const int nd = ACCUMULATORS / nv;
+    for (size_t d = 0; d < t->head_dim; d += (size_t)nd) {
+        __m256 acc[ACCUMULATORS];
+        for (int i = 0; i < ACCUMULATORS; i++)
+            acc[i] = _mm256_setzero_ps();
+        const float *v = t->v + d;
+        for (int key = 0; key < SL_TILE; key++, v += t->head_dim)
+            for (int i = 0; i < nd; i++)
+                for (int j = 0; j < nv; j++) {
+                    size_t at = (size_t)key * SL_LANES + 8 * (size_t)j;
+                    __m256 old = acc[i * nv + j];
+                    __m256 sum = _mm256_fmadd_ps(_mm256_load_ps(b->s + at), _mm256_set1_ps(v[i]), old);
+                    /* fma with p = 0 would turn a sum of -0 into +0 */
+                    acc[i * nv + j] = masked ? _mm256_blendv_ps(old, sum, _mm256_load_ps(b->vis + at)) : sum;
+                }
+        for (int i = 0; i < nd; i++)
+            for (int j = 0; j < nv; j++)
+                fold_o(b, j, d + (size_t)i, acc[i * nv + j], masked);
+    }
+}
+
+AVX2_INLINE void block_f16(const f16_tile *t, block *b, float softcap, const int nv, const bool masked)
+{
+    score_f16(t, b, nv);
+    softmax(b, softcap, nv, masked);
+    output_f16(t, b, nv, masked);
+}
+
+AVX2 static void widen_f16(float *out, const uint8_t *in, size_t n)
+{
+    for (size_t i = 0; i < n; i += 8)
+        _mm256_store_ps(out + i, _mm256_cvtph_ps(_mm_load_si128((const __m128i *)(const void *)(in + 2 * i))));
+}
+
+/* ---- Q8_0 ---- */
+
+typedef struct q8_tile {
+    size_t head_dim;
+    int16_t *k;     /* [64][D] */
+    int16_t *v;     /* [D][64] */
+    float *ks, *vs; /* [D/32][64] scales */
+    float *vf;      /* [D/32][64] vs * (65535 / vmax), vmax over the whole tile */
+    float vmax[SL_MAX_HEAD_DIM / SL_GROUP];
+    int32_t *bias;    /* [D] 32768 * sum of v: what P - 32768 leaves out */
+    uint32_t *weight; /* [32][16] pairs of P - 32768 of one group */
+} q8_tile;
+
+AVX2_INLINE __m256i pair_broadcast(const int16_t *pair)
+{
+    int32_t bits;
+    memcpy(&bits, pair, sizeof bits);
+    return _mm256_set1_epi32(bits);
+}
+
+AVX2_INLINE void score_q8(const q8_tile *t, const block *b, const int nv)
+{
+    const int nk = ACCUMULATORS / nv;
+    const float *qs = (const float *)(const void *)((const uint8_t *)b->q + t->head_dim * SL_LANES * 2);
+    for (int key = 0; key < SL_TILE; key += nk)
+        for (size_t g = 0; g < t->head_dim / SL_GROUP; g++) {
+            __m256i acc[ACCUMULATORS];
+            for (int i = 0; i < ACCUMULATORS; i++)
+                acc[i] = _mm256_setzero_si256();
+            const int16_t *q = (const int16_t *)b->q + g * SL_GROUP * SL_LANES;
+            const int16_t *k = t->k + (size_t)key * t->head_dim + g * SL_GROUP;
+            for (int e = 0; e < SL_GROUP; e += 2, q += 2 * SL_LANES)
+                for (int i = 0; i < nk; i++)
+                    for (int j = 0; j < nv; j++) {
+                        __m256i q_pairs = _mm256_load_si256((const __m256i *)(const void *)(q + 16 * j));
+                        __m256i k_pair = pair_broadcast(k + (size_t)i * t->head_dim + e);
+                        acc[i * nv + j] = _mm256_add_epi32(acc[i * nv + j], _mm256_madd_epi16(k_pair, q_pairs));
+                    }
+            for (int i = 0; i < nk; i++)
+                for (int j = 0; j < nv; j++) {
+                    float *at = b->s + (key + i) * SL_LANES + 8 * j;
+                    __m256 scale = _mm256_mul_ps(_mm256_set1_ps(t->ks[g * SL_TILE + (size_t)(key + i)]),
+                                                 _mm256_load_ps(qs + g * SL_LANES + 8 * j));
+                    __m256 before = g == 0 ? _mm256_setzero_ps() : _mm256_load_ps(at);
+                    _mm256_store_ps(at, _mm256_fmadd_ps(_mm256_cvtepi32_ps(acc[i * nv + j]), scale, before));
+                }
+        }
+}
+
+/* The largest value scale among the keys that each query sees. */
+AVX2_INLINE __m256 visible_vmax(const float *vs, const block *b, int j)
+{
+    __m256 vmax = _mm256_setzero_ps();
+    for (int t = 0; t < SL_TILE; t++)
+        vmax = _mm256_max_ps(_mm256_and_ps(_mm256_set1_ps(vs[t]), _mm256_load_ps(b->vis + t * SL_LANES + 8 * j)), vmax);
+    return vmax;
+}
+
+/* P - 32768 of group g, two keys to a 32-bit lane; returns vmax / 65535. */
+AVX2_INLINE __m256 weights_q8(const q8_tile *t, const block *b, size_t g, int j, const bool masked)
+{
+    const __m256 full = _mm256_set1_ps(65535.0f);
+    const float *vs = t->vs + g * SL_TILE, *vf = t->vf + g * SL_TILE;
+    __m256 vmax = masked ? visible_vmax(vs, b, j) : _mm256_set1_ps(t->vmax[g]);
+    __m256 inverse = _mm256_and_ps(_mm256_div_ps(full, vmax), _mm256_cmp_ps(vmax, _mm256_setzero_ps(), _CMP_GT_OQ));
+    for (int key = 0; key < SL_TILE; key += 2) {
+        __m256 f0 = masked ? _mm256_mul_ps(_mm256_set1_ps(vs[key]), inverse) : _mm256_set1_ps(vf[key]);
+        __m256 f1 = masked ? _mm256_mul_ps(_mm256_set1_ps(vs[key + 1]), inverse) : _mm256_set1_ps(vf[key + 1]);
+        const float *p = b->s + key * SL_LANES + 8 * j;
+        __m256i low = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_load_ps(p), f0));
+        __m256i high = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_load_ps(p + SL_LANES), f1));
+        __m256i pair = _mm256_or_si256(low, _mm256_slli_epi32(high, 16));
+        /* flipping bit 15 of a 16-bit P is P - 32768 as a signed number */
+        _mm256_store_si256((__m256i *)(void *)(t->weight + key / 2 * SL_LANES + 8 * j),
+                           _mm256_xor_si256(pair, _mm256_set1_epi32((int32_t)0x80008000u)));
+    }
+    return _mm256_div_ps(vmax, full);
+}
+
+AVX2_INLINE void output_q8(const q8_tile *t, const block *b, const int nv, const bool masked)
+{
+    const int nd = ACCUMULATORS / nv;
+    __m256 scale[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()};
+    for (size_t d = 0; d < t->head_dim; d += (size_t)nd) {
+        if (d % SL_GROUP == 0)
+            for (int j = 0; j < nv; j++)
+                scale[j] = weights_q8(t, b, d / SL_GROUP, j, masked);
+        __m256i acc[ACCUMULATORS];
+        for (int i = 0; i < ACCUMULATORS; i++)
+            acc[i] = _mm256_set1_epi32(t->bias[d + (size_t)(i / nv)]);
+        const int16_t *v = t->v + d * SL_TILE;
+        for (int key = 0; key < SL_TILE; key += 2)
+            for (int i = 0; i < nd; i++)
+                for (int j = 0; j < nv; j++) {
+                    const uint32_t *w = t->weight + key / 2 * SL_LANES + 8 * j;
+                    __m256i pairs = _mm256_load_si256((const __m256i *)(const void *)w);
+                    __m256i v_pair = pair_broadcast(v + i * SL_TILE + key);
+                    acc[i * nv + j] = _mm256_add_epi32(acc[i * nv + j], _mm256_madd_epi16(v_pair, pairs));
+                }
+        for (int i = 0; i < nd; i++)
+            for (int j = 0; j < nv; j++)
+                fold_o(b, j, d + (size_t)i, _mm256_mul_ps(_mm256_cvtepi32_ps(acc[i * nv + j]), scale[j]), masked);
+    }
+}
+
+AVX2_INLINE void block_q8(const q8_tile *t, block *b, float softcap, const int nv, const bool masked)
+{
+    score_q8(t, b, nv);
+    softmax(b, softcap, nv, masked);
+    output_q8(t, b, nv, masked);
+}
+
+AVX2 static void widen_q8(q8_tile *t, const uint8_t *tile)
+{
+    const size_t head_dim = t->head_dim, n = SL_TILE * head_dim, n_scales = head_dim / SL_GROUP * SL_TILE;
+    const __m128i *k = (const __m128i *)(const void *)tile;
+    const __m128i *v = (const __m128i *)(const void *)(tile + 68 * head_dim);
+    for (size_t i = 0; i < n / 16; i++)
+        _mm256_store_si256((__m256i *)(void *)t->k + i, _mm256_cvtepi8_epi16(_mm_load_si128(k + i)));
+    for (size_t d = 0; d < head_dim; d++) {
+        __m256i sum = _mm256_setzero_si256();
+        for (size_t i = 4 * d; i < 4 * d + 4; i++) {
+            __m256i wide = _mm256_cvtepi8_epi16(_mm_load_si128(v + i));
+            _mm256_store_si256((__m256i *)(void *)t->v + i, wide);
+            sum = _mm256_add_epi16(sum, wide);
+        }
+        sum = _mm256_madd_epi16(sum, _mm256_set1_epi16(1));
+        __m128i four = _mm_add_epi32(_mm256_castsi256_si128(sum), _mm256_extracti128_si256(sum, 1));
+        four = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x4e));
+        four = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0xb1));
+        t->bias[d] = _mm_cvtsi128_si32(four) * 32768;
+    }
+    widen_f16(t->ks, tile + 64 * head_dim, n_scales);
+    widen_f16(t->vs, tile + 132 * head_dim, n_scales);
+    for (size_t g = 0; g < head_dim / SL_GROUP; g++) {
+        const float *vs = t->vs + g * SL_TILE;
+        float vmax = 0.0f;
+        for (size_t i = 0; i < SL_TILE; i++)
+            vmax = vs[i] > vmax ? vs[i] : vmax;
+        float inverse = vmax > 0.0f ? 65535.0f / vmax : 0.0f;
+        t->vmax[g] = vmax;
+        for (size_t i = 0; i < SL_TILE; i++)
+            t->vf[g * SL_TILE + i] = vs[i] * inverse;
+    }
+}
+
+/* ---- the entries ---- */
+
+typedef enum cut { CUT_NONE, CUT_SOME, CUT_ALL } cut;
+
+/* How much of the tile n queries see: everything, a part, nothing. */
+static cut cut_of_masks(const uint64_t *masks, size_t n)
+{
+    uint64_t all = UINT64_MAX, any = 0;
+    for (size_t i = 0; i < n; i++) {
+        all &= masks[i];
+        any |= masks[i];
+    }
+    return any == 0 ? CUT_ALL : all == UINT64_MAX ? CUT_NONE : CUT_SOME;
+}
+
+/* Points b at block i; CUT_ALL: nothing to do. */
+AVX2_INLINE cut block_start(block *b, const sl_tile_args *args, size_t i, size_t qblock_bytes)
+{
+    size_t left = args->n_queries - i * SL_LANES, n = left < SL_LANES ? left : SL_LANES;
+    b->q = args->qblocks + i * qblock_bytes;
+    b->state = (float *)(void *)(args->states + i * args->state_stride);
+    if (!args->masks)
+        return CUT_NONE;
+    const uint64_t *masks = args->masks + i * SL_LANES;
+    cut result = cut_of_masks(masks, n);
+    if (result == CUT_SOME)
+        expand_masks(b, masks, 2);
+    return result;
+}
+
+AVX2 void sl_attn_tile_f16_avx2(const sl_tile_args *args)
+{
+    const size_t head_dim = args->head_dim, n = SL_TILE * head_dim;
+    assert(head_dim % 16 == 0 && head_dim <= SL_MAX_HEAD_DIM);
+    float *k = args->scratch, *s = k + 2 * n;
+    const f16_tile t = {head_dim, k, k + n};
+    widen_f16(t.k, args->tile, n);
+    widen_f16(t.v, args->tile + 2 * n, n);
+    block b = {.s = s, .vis = s + SL_TILE * SL_LANES};
+    for (size_t i = 0; i * SL_LANES < args->n_queries; i++) {
+        cut seen = block_start(&b, args, i, sl_qblock_bytes(SL_KV_TYPE_F16, head_dim));
+        bool half = args->n_queries - i * SL_LANES <= HALF_BLOCK;
+        if (seen == CUT_NONE && half)
+            block_f16(&t, &b, args->softcap, 1, false);
+        else if (seen == CUT_NONE)
+            block_f16(&t, &b, args->softcap, 2, false);
+        else if (seen == CUT_SOME && half)
+            block_f16(&t, &b, args->softcap, 1, true);
+        else if (seen == CUT_SOME)
+            block_f16(&t, &b, args->softcap, 2, true);
+    }
+}
+
+AVX2 void sl_attn_tile_q8_avx2(const sl_tile_args *args)
+{
+    const size_t head_dim = args->head_dim, n = SL_TILE * head_dim, n_scales = head_dim / SL_GROUP * SL_TILE;
+    assert(head_dim % SL_GROUP == 0 && head_dim <= SL_MAX_HEAD_DIM);
+    float *s = args->scratch, *ks = s + 2 * SL_TILE * SL_LANES;
+    int16_t *k = (int16_t *)(void *)(ks + 3 * n_scales);
+    q8_tile t = {.head_dim = head_dim, .k = k, .v = k + n, .ks = ks, .vs = ks + n_scales, .vf = ks + 2 * n_scales};
+    t.bias = (int32_t *)(void *)(k + 2 * n);
+    t.weight = (uint32_t *)t.bias + head_dim;
+    widen_q8(&t, args->tile);
+    block b = {.s = s, .vis = s + SL_TILE * SL_LANES};
+    for (size_t i = 0; i * SL_LANES < args->n_queries; i++) {
+        cut seen = block_start(&b, args, i, sl_qblock_bytes(SL_KV_TYPE_Q8_0, head_dim));
+        bool half = args->n_queries - i * SL_LANES <= HALF_BLOCK;
+        if (seen == CUT_NONE && half)
+            block_q8(&t, &b, args->softcap, 1, false);
+        else if (seen == CUT_NONE)
+            block_q8(&t, &b, args->softcap, 2, false);
+        else if (seen == CUT_SOME && half)
+            block_q8(&t, &b, args->softcap, 1, true);
+        else if (seen == CUT_SOME)
+            block_q8(&t, &b, args->softcap, 2, true);
+    }
+}
+
+#else
+typedef int sl_attn_avx2_is_for_x86;
+#endif
