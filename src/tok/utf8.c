@@ -75,7 +75,8 @@ void sl_utf8_stream_feed(sl_utf8_stream *stream, const char *data, size_t size,
                          void (*emit)(void *arg, const char *text, size_t size), void *arg)
 {
     size_t at = 0;
-    while (stream->n_held > 0 && at < size) { /* finish or give up the held character */
+    /* Finish or give up the held character, which has one to three bytes. */
+    while (stream->n_held > 0 && stream->n_held < sizeof stream->held && at < size) {
         uint8_t lead = (uint8_t)stream->held[0];
         if (!is_trailing(lead, stream->n_held, (uint8_t)data[at])) {
             emit(arg, replacement, sizeof replacement - 1);
