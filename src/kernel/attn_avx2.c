@@ -7,13 +7,9 @@
 #if defined(__x86_64__)
 
 #include <assert.h>
-#include <immintrin.h>
 #include <string.h>
 
-#include "kernel/scalar.h"
-
-#define AVX2 __attribute__((target("avx2,fma,f16c")))
-#define AVX2_INLINE static inline __attribute__((always_inline, target("avx2,fma,f16c")))
+#include "kernel/avx2.h"
 
 /* Accumulators of a register block: 8 leave room for queries and broadcasts in 16 registers and hide the latency
  * of two instructions a cycle. */
@@ -32,21 +28,6 @@ typedef struct block {
 
 /* ---- scalar rules, eight at a time ---- */
 
-AVX2_INLINE __m256 exp2_8(__m256 x)
-{
-    __m256 n = _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    __m256 f = _mm256_sub_ps(x, n);
-    __m256 p = _mm256_fmadd_ps(_mm256_set1_ps(SL_EXP2_C6), f, _mm256_set1_ps(SL_EXP2_C5));
-    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(SL_EXP2_C4));
-    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(SL_EXP2_C3));
-    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(SL_EXP2_C2));
-    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(SL_EXP2_C1));
-    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(1.0f));
-    __m256i scaled = _mm256_add_epi32(_mm256_castps_si256(p), _mm256_slli_epi32(_mm256_cvtps_epi32(n), 23));
-    __m256 in_range = _mm256_cmp_ps(x, _mm256_set1_ps(SL_EXP2_MIN), _CMP_GE_OQ);
-    return _mm256_and_ps(_mm256_castsi256_ps(scaled), in_range);
-}
-
 AVX2_INLINE __m256 tanh_8(__m256 y)
 {
     const __m256 sign = _mm256_set1_ps(-0.0f), one = _mm256_set1_ps(1.0f);
@@ -56,7 +37,7 @@ AVX2_INLINE __m256 tanh_8(__m256 y)
     p = _mm256_fmadd_ps(p, t, _mm256_set1_ps(SL_TANH_T1));
     __m256 small = _mm256_fmadd_ps(_mm256_mul_ps(y, t), p, y);
     __m256 x = _mm256_mul_ps(_mm256_add_ps(magnitude, magnitude), _mm256_set1_ps(SL_LOG2E));
-    __m256 e = exp2_8(_mm256_min_ps(x, _mm256_set1_ps(SL_TANH_EXP_MAX)));
+    __m256 e = sl_avx2_exp2(_mm256_min_ps(x, _mm256_set1_ps(SL_TANH_EXP_MAX)));
     __m256 large = _mm256_sub_ps(one, _mm256_div_ps(_mm256_set1_ps(2.0f), _mm256_add_ps(e, one)));
     large = _mm256_or_ps(large, _mm256_and_ps(sign, y));
     return _mm256_blendv_ps(large, small, _mm256_cmp_ps(magnitude, _mm256_set1_ps(SL_TANH_SMALL), _CMP_LT_OQ));
@@ -112,7 +93,7 @@ AVX2_INLINE void maximum_of_scores(block *b, int j, float softcap, const bool ma
 
 AVX2_INLINE __m256 exp_in_place(float *at, __m256 m)
 {
-    __m256 p = exp2_8(_mm256_sub_ps(_mm256_load_ps(at), m));
+    __m256 p = sl_avx2_exp2(_mm256_sub_ps(_mm256_load_ps(at), m));
     _mm256_store_ps(at, p);
     return p;
 }
@@ -139,8 +120,8 @@ AVX2_INLINE void fold_m_l(block *b, int j, const bool masked)
 {
     float *m_at = b->state + 8 * j, *l_at = m_at + SL_LANES;
     __m256 m = _mm256_load_ps(m_at), m_new = _mm256_max_ps(b->m[j], m);
-    b->alpha[j] = exp2_8(_mm256_sub_ps(m, m_new));
-    b->beta[j] = exp2_8(_mm256_sub_ps(b->m[j], m_new));
+    b->alpha[j] = sl_avx2_exp2(_mm256_sub_ps(m, m_new));
+    b->beta[j] = sl_avx2_exp2(_mm256_sub_ps(b->m[j], m_new));
     __m256 l = _mm256_fmadd_ps(_mm256_load_ps(l_at), b->alpha[j], _mm256_mul_ps(b->l[j], b->beta[j]));
     _mm256_store_ps(l_at, keep_unseen(b, j, l_at, l, masked));
     _mm256_store_ps(m_at, keep_unseen(b, j, m_at, m_new, masked));

@@ -8,10 +8,15 @@
 
 #if defined(__x86_64__)
 
-/* attn_avx2.c, attn_avx512.c */
+/* attn_avx2.c, attn_pack_avx2.c; attn_avx512.c */
 #define SL_KERNELS_ATTN_AVX2(X)                                                                                        \
+    X(attn_qpack_q8, sl_attn_qpack_fn)                                                                                 \
     X(attn_tile_f16, sl_attn_tile_fn)                                                                                  \
-    X(attn_tile_q8, sl_attn_tile_fn)
+    X(attn_tile_q8, sl_attn_tile_fn)                                                                                   \
+    X(attn_segfold, sl_attn_segfold_fn)                                                                                \
+    X(attn_finish, sl_attn_finish_fn)                                                                                  \
+    X(kv_pack_f16, sl_kv_pack_fn)                                                                                      \
+    X(kv_pack_q8, sl_kv_pack_fn)
 
 #define SL_KERNELS_ATTN_AVX512(X)
 
