@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "decode/ngram.h"
-#include "platform/os.h"
 
 struct sl_session {
     sl_session_options options;
@@ -328,7 +327,6 @@ sl_status sl_session_generate(sl_session *s, const sl_generate_options *options,
         b.drafter = *options->drafter;
     else if (s->ngram)
         b.drafter = sl_ngram_drafter(s->ngram);
-    double start = sl_os_seconds();
     sl_status status = sl_sampler_create(&options->sampling, s->options.weights->hp.n_vocab, s->options.kernels,
                                          s->options.budget, &b.sampler, err);
     if (status == SL_OK)
@@ -337,6 +335,5 @@ sl_status sl_session_generate(sl_session *s, const sl_generate_options *options,
         status = run_bursts(&b, err);
     sl_mem_free(s->options.budget, b.ids);
     sl_sampler_destroy(b.sampler);
-    out->seconds = sl_os_seconds() - start;
     return status;
 }

@@ -72,7 +72,6 @@ typedef struct sl_generate_result {
     size_t n_passes;      /* bursts */
     size_t n_rows;        /* verified */
     size_t n_drafted, n_accepted;
-    double seconds;
 } sl_generate_result;
 
 sl_status sl_session_generate(sl_session *session, const sl_generate_options *options, sl_generate_result *out,

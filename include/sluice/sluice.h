@@ -1,0 +1,215 @@
+/* sluice: language models over contexts larger than memory. The KV cache lies on flash, streams through a small ring
+ * by direct I/O, and attention over it is exact.
+ *
+ *   sl_engine     a model file opened for computing: weights, tokenizer, threads, the memory budget
+ *   sl_context    one text: fed, then continued
+ *
+ * Every fallible function returns sl_status and fills `err` (may be NULL) with one line. The library prints nothing
+ * and never exits. Sizes in bytes unless the name says tokens. Callbacks run on the calling thread.
+ * Thread rule: an engine and all its contexts are driven by one thread at a time; it uses its own pool inside. */
+#ifndef SLUICE_SLUICE_H
+#define SLUICE_SLUICE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <sluice/status.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define SL_VERSION "0.1.0"
+/* Version of the arithmetic: a change of any rule that can move a bit raises it. */
+#define SL_ARITHMETIC_VERSION 1
+
+/* ---------------------------------------------------------------------------------------------------- the engine */
+
+typedef struct sl_engine sl_engine;
+
+typedef struct sl_engine_options {
+    const char *model_path;
+    uint64_t ram_bytes; /* ceiling of the process's peak resident set; 0: half of what is free now */
+    uint32_t n_threads; /* 0: as many as processors */
+    bool vocab_only;    /* tokenizer and metadata alone: no weights, no contexts */
+    /* One line of text: `warning` false = information. NULL: silent. */
+    void (*log)(void *arg, bool warning, const char *text);
+    /* Loading; false cancels. NULL: none. */
+    bool (*progress)(void *arg, uint64_t done_bytes, uint64_t total_bytes);
+    void *arg; /* of both */
+} sl_engine_options;
+
+/* Errors: SL_FAILED, SL_USAGE, SL_REFUSED (budget, unknown architecture, type or tokenizer), SL_DAMAGED. */
+sl_status sl_engine_open(const sl_engine_options *options, sl_engine **out, sl_err *err);
+void sl_engine_close(sl_engine *engine); /* after all its contexts */
+
+typedef struct sl_engine_info {
+    uint32_t n_layers, n_heads, n_kv_heads, head_dim, n_embd, n_vocab;
+    uint32_t n_ctx_train; /* tokens */
+    uint64_t weight_bytes;
+    uint64_t ram_bytes; /* the ceiling in force */
+    uint32_t n_threads;
+    const char *cpu_level; /* static */
+} sl_engine_info;
+void sl_engine_get_info(const sl_engine *engine, sl_engine_info *out);
+/* What entry i of the kernel table runs at; NULL past the last. For --verbose. */
+const char *sl_engine_kernel(const sl_engine *engine, size_t i, const char **level);
+
+/* A list of token ids; start from {0}; owned by caller, freed by sl_tokens_free. */
+typedef struct sl_tokens {
+    int32_t *ids;
+    size_t n, cap;
+} sl_tokens;
+void sl_tokens_free(sl_engine *engine, sl_tokens *tokens);
+
+/* Appends the tokens of UTF-8 text. special: control tokens spelt out in the text become themselves. *n_dropped (may
+ * be NULL) += bytes that the vocabulary cannot spell. */
+sl_status sl_engine_tokenize(sl_engine *engine, const char *text, size_t size, bool special, sl_tokens *out,
+                             uint64_t *n_dropped, sl_err *err);
+
+/* The prompt: BOS if the model wants it, template head, document, blank line and question, template tail, each
+ * tokenised apart; special tokens come from the template only. NULL document or question: absent. */
+typedef struct sl_prompt {
+    const char *document;
+    size_t document_size;
+    const char *question;
+    size_t question_size;
+    bool chat; /* one user message in the model's chat template */
+} sl_prompt;
+/* SL_USAGE when nothing is left after tokenising. */
+sl_status sl_engine_prompt(sl_engine *engine, const sl_prompt *prompt, sl_tokens *out, sl_err *err);
+
+/* --------------------------------------------------------------------------------------------------- the context */
+
+typedef struct sl_context sl_context;
+
+typedef enum sl_cache { SL_CACHE_Q8_0, SL_CACHE_F16 } sl_cache; /* stored type of K and V */
+
+typedef struct sl_context_options {
+    sl_cache cache;
+    const char *kv_dir;     /* NULL: $SLUICE_KV_DIR, else /var/tmp */
+    bool allow_ram_dir;     /* accept a memory file system */
+    size_t prompt_tokens;   /* that will be fed */
+    size_t predict_tokens;  /* the most that will be generated; 0: none will */
+    size_t window_tokens;   /* prefill window: a multiple of 64; 0: chosen from the budget */
+    uint64_t ring_bytes;    /* all slots together; 0: chosen from the budget */
+    size_t max_drafts;      /* 0 to 255: rows of a burst less one */
+    double rope_scale;      /* linear position scaling, extends the trained context; 0: the model's own */
+    bool force_context;     /* allow positions beyond the trained context */
+    bool (*stop)(void *arg); /* asked between layers and parts; true cancels. NULL: never */
+    void *arg;
+} sl_context_options;
+
+/* What will happen, by part; bytes. */
+typedef struct sl_plan {
+    uint64_t ram_bytes, program_bytes, weight_bytes, table_bytes, ring_bytes, window_bytes, resident_bytes;
+    uint64_t needed_bytes; /* the least that could work */
+    uint64_t kv_bytes, kv_token_bytes, disk_bytes, disk_free_bytes;
+    size_t window_tokens, max_tokens;
+    uint32_t n_slots;
+} sl_plan;
+
+/* Plans, checks memory and disk, makes an ephemeral context. SL_REFUSED names what is too small, with the numbers. */
+sl_status sl_context_create(sl_engine *engine, const sl_context_options *options, sl_context **out, sl_err *err);
+void sl_context_destroy(sl_context *context);
+void sl_context_get_plan(const sl_context *context, sl_plan *out);
+
+/* Prefill. progress may be NULL. */
+sl_status sl_context_feed(sl_context *context, const int32_t *ids, size_t n,
+                          void (*progress)(void *arg, size_t done_tokens, size_t total_tokens), void *arg,
+                          sl_err *err);
+
+typedef enum sl_finish_reason {
+    SL_FINISH_REASON_STOP,     /* the model ended its text */
+    SL_FINISH_REASON_LENGTH,   /* predict_tokens drawn */
+    SL_FINISH_REASON_CONTEXT,  /* the trained context is full */
+    SL_FINISH_REASON_CANCELLED /* `stop` or the callback */
+} sl_finish_reason;
+
+typedef struct sl_draw_options {
+    float temp;     /* 0: greedy */
+    uint32_t top_k; /* 0: all */
+    float top_p;    /* 1: all */
+    float min_p;    /* 0: all */
+    uint64_t seed;
+    size_t predict_tokens; /* at most the context's */
+    size_t max_drafts;     /* at most the context's */
+    /* A drawn token and the text that became whole with it (whole UTF-8 characters; may be empty; id -1: the rest at
+     * the end). Return false to stop. */
+    bool (*token)(void *arg, int32_t id, const char *text, size_t size);
+    void *arg;
+} sl_draw_options;
+
+typedef struct sl_draw_result {
+    sl_finish_reason reason;
+    size_t n_tokens; /* drawn, an end token included */
+} sl_draw_result;
+
+/* After a feed. May be called once. */
+sl_status sl_context_generate(sl_context *context, const sl_draw_options *options, sl_draw_result *out, sl_err *err);
+
+/* One position of a scored text. */
+typedef struct sl_score {
+    uint64_t position;
+    int32_t id;           /* the token at this position */
+    bool has_next;        /* false at the last position */
+    float next_logprob;   /* of the token that follows */
+    const float *logits;  /* [n_vocab] the prediction made here; borrowed for the call */
+    const int32_t *best;  /* [n_best] ids in falling order of logit */
+    const float *best_logprobs;
+    size_t n_best;
+} sl_score;
+
+/* Feeds ids into a fresh context and reports every position. `row` returns false to stop (SL_CANCELLED). */
+sl_status sl_context_score(sl_context *context, const int32_t *ids, size_t n, size_t n_best,
+                           bool (*row)(void *arg, const sl_score *score),
+                           void (*progress)(void *arg, size_t done_tokens, size_t total_tokens), void *arg,
+                           double *perplexity, sl_err *err);
+
+/* Measured in this run. */
+typedef struct sl_stats {
+    size_t prompt_tokens;
+    double prefill_s, decode_s;
+    double wait_s;    /* the computing thread waited for flash */
+    double compute_s; /* prefill and decode less waiting and writing */
+    double read_s, write_s;
+    uint64_t kv_bytes; /* of the tokens now stored */
+    uint64_t bytes_read, bytes_written;
+    uint64_t bytes_visited; /* stored on flash, walked by the passes, not held in memory */
+    uint64_t decode_bytes_read;
+    double decode_read_s;
+    size_t n_windows, n_passes; /* prefill windows; decode passes */
+    size_t n_rows, n_drafted, n_accepted, n_tokens; /* of decoding: rows verified, drafts, drafts kept, tokens drawn */
+    uint64_t peak_rss_bytes;
+    int64_t page_cache_growth_bytes; /* of the context's file; -1 unknown */
+    const char *io_mode;             /* "direct", "buffered" or "memory" */
+} sl_stats;
+void sl_context_get_stats(const sl_context *context, sl_stats *out);
+
+/* --------------------------------------------------------------------------------------------------- looking inside */
+
+/* Walks a GGUF file's metadata and tensors without loading it. Texts are borrowed for the call; not terminated keys
+ * and names come with their size. Either callback may be NULL. */
+typedef struct sl_model_visitor {
+    void (*value)(void *arg, const char *key, size_t key_size, const char *type, const char *text);
+    void (*tensor)(void *arg, const char *name, size_t name_size, const char *type, const uint64_t dims[4],
+                   uint64_t bytes);
+    void *arg;
+} sl_model_visitor;
+
+typedef struct sl_model_summary {
+    uint32_t gguf_version;
+    uint64_t file_bytes, n_tensors, n_parameters, tensor_bytes;
+    /* 0 when the architecture is unknown to this program; then `problem` says what it would be refused for. */
+    uint64_t kv_token_bytes_f16, kv_token_bytes_q8_0;
+    uint32_t n_ctx_train;
+    char problem[512];
+} sl_model_summary;
+
+sl_status sl_model_inspect(const char *path, const sl_model_visitor *visitor, sl_model_summary *out, sl_err *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,1 +1,0 @@
-typedef int sl_placeholder_api;

@@ -1,0 +1,120 @@
+/* Looking into a model file without loading it. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "api/engine.h"
+#include "store/geom.h"
+
+enum { TEXT_BYTES = 160, MAX_ITEMS = 4 };
+
+/* Appends at most what fits, always terminated. */
+static void append(char *text, size_t cap, const char *piece)
+{
+    size_t used = strlen(text);
+    snprintf(text + used, cap - used, "%s", piece);
+}
+
+/* Printable on one line: control bytes become spaces. */
+static void append_string(char *text, size_t cap, sl_gguf_string string)
+{
+    size_t used = strlen(text), room = cap - used - 1;
+    size_t n = string.size < room ? string.size : room;
+    for (size_t i = 0; i < n; i++)
+        text[used + i] = (unsigned char)string.data[i] < 32 || string.data[i] == 127 ? ' ' : string.data[i];
+    text[used + n] = 0;
+    if (n < string.size && cap > 4)
+        memcpy(text + cap - 4, "...", 4);
+}
+
+/* Scalars read like an array of one. */
+static void describe(const sl_gguf_value *value, char *text, size_t cap)
+{
+    bool is_array = value->type == SL_GGUF_TYPE_ARRAY;
+    sl_gguf_type type = is_array ? value->item_type : value->type;
+    text[0] = 0;
+    sl_gguf_iter iter = sl_gguf_iter_start(value);
+    for (uint64_t i = 0; i < value->n_items && i < MAX_ITEMS; i++) {
+        char piece[40] = "";
+        sl_gguf_string string;
+        double number = 0.0;
+        if (i > 0)
+            append(text, cap, ", ");
+        if (type == SL_GGUF_TYPE_STRING && sl_gguf_iter_string(&iter, &string)) {
+            append_string(text, is_array && strlen(text) + 24 < cap ? strlen(text) + 24 : cap, string);
+        } else if (sl_gguf_iter_number(&iter, &number)) {
+            if (type == SL_GGUF_TYPE_BOOL)
+                snprintf(piece, sizeof piece, "%s", number != 0.0 ? "true" : "false");
+            else
+                snprintf(piece, sizeof piece, "%.9g", number);
+            append(text, cap, piece);
+        }
+    }
+    if (value->n_items > MAX_ITEMS) {
+        char more[40];
+        snprintf(more, sizeof more, ", ... %" PRIu64 " items", value->n_items);
+        append(text, cap, more);
+    }
+}
+
+static void visit_values(const sl_gguf *gguf, const sl_model_visitor *visitor)
+{
+    for (size_t i = 0; i < sl_gguf_n_values(gguf); i++) {
+        const sl_gguf_value *value = sl_gguf_value_at(gguf, i);
+        char text[TEXT_BYTES], type[40];
+        bool is_array = value->type == SL_GGUF_TYPE_ARRAY;
+        snprintf(type, sizeof type, "%s%s", sl_gguf_type_name(is_array ? value->item_type : value->type),
+                 is_array ? "[]" : "");
+        describe(value, text, sizeof text);
+        visitor->value(visitor->arg, value->key.data, value->key.size, type, text);
+    }
+}
+
+static void visit_tensors(const sl_gguf *gguf, const sl_model_visitor *visitor, sl_model_summary *out)
+{
+    for (size_t i = 0; i < sl_gguf_n_tensors(gguf); i++) {
+        const sl_gguf_tensor *t = sl_gguf_tensor_at(gguf, i);
+        char unknown[24];
+        snprintf(unknown, sizeof unknown, "type %" PRIu32, t->type);
+        const char *type = sl_ggml_type_name(t->type);
+        out->n_parameters += t->dims[0] * t->dims[1] * t->dims[2] * t->dims[3];
+        out->tensor_bytes += t->bytes;
+        if (visitor->tensor)
+            visitor->tensor(visitor->arg, t->name.data, t->name.size, type ? type : unknown, t->dims, t->bytes);
+    }
+}
+
+static uint64_t token_bytes(const sl_hparams *hp, sl_kv_type type)
+{
+    sl_kv_layer layer = {hp->n_kv_heads, hp->head_dim};
+    sl_geom geom = {type, 1, &layer};
+    return sl_geom_check(&geom, NULL) == SL_OK ? sl_geom_token_bytes(&geom) * hp->n_layers : 0;
+}
+
+sl_status sl_model_inspect(const char *path, const sl_model_visitor *visitor, sl_model_summary *out, sl_err *err)
+{
+    memset(out, 0, sizeof *out);
+    sl_budget budget;
+    sl_budget_init(&budget, UINT64_MAX);
+    sl_gguf *gguf = NULL;
+    sl_status status = sl_gguf_open(path, &budget, &gguf, err);
+    if (status == SL_OK) {
+        out->gguf_version = sl_gguf_version(gguf);
+        out->file_bytes = sl_gguf_file_bytes(gguf);
+        out->n_tensors = sl_gguf_n_tensors(gguf);
+        if (visitor->value)
+            visit_values(gguf, visitor);
+        visit_tensors(gguf, visitor, out);
+        sl_hparams hp;
+        sl_err problem = {SL_OK, ""};
+        if (sl_hparams_read(gguf, &hp, &problem) == SL_OK && sl_weights_check(gguf, &hp, &problem) == SL_OK) {
+            out->kv_token_bytes_f16 = token_bytes(&hp, SL_KV_TYPE_F16);
+            out->kv_token_bytes_q8_0 = token_bytes(&hp, SL_KV_TYPE_Q8_0);
+            out->n_ctx_train = hp.n_ctx_train;
+        }
+        memcpy(out->problem, problem.text, sizeof out->problem);
+    }
+    sl_gguf_close(gguf);
+    sl_budget_deinit(&budget);
+    return status;
+}

@@ -1,0 +1,272 @@
+/* Text and tokens: the tokenizer from a model file, prompts, chat templates. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "api/engine.h"
+
+/* ------------------------------------------------------------------------------------- tokenizer from a model file */
+
+typedef struct tok_walk {
+    sl_gguf_iter tokens, merges, kinds;
+} tok_walk;
+
+static bool walk_string(sl_gguf_iter *iter, sl_tok_text *out)
+{
+    sl_gguf_string string;
+    if (!sl_gguf_iter_string(iter, &string))
+        return false;
+    *out = (sl_tok_text){string.data, string.size};
+    return true;
+}
+
+static bool walk_token(void *arg, sl_tok_text *out)
+{
+    return walk_string(&((tok_walk *)arg)->tokens, out);
+}
+
+static bool walk_merge(void *arg, sl_tok_text *out)
+{
+    return walk_string(&((tok_walk *)arg)->merges, out);
+}
+
+static bool walk_kind(void *arg, int *out)
+{
+    double number = 0.0;
+    if (!sl_gguf_iter_number(&((tok_walk *)arg)->kinds, &number))
+        return false;
+    *out = number >= 0.0 && number < 100.0 ? (int)number : 0;
+    return true;
+}
+
+static sl_status find_array(const sl_gguf *gguf, const char *key, bool strings, const sl_gguf_value **out, sl_err *err)
+{
+    *out = sl_gguf_find(gguf, key);
+    if (!*out)
+        return sl_err_set(err, SL_DAMAGED, "%s: %s is missing", sl_gguf_path(gguf), key);
+    bool is_strings = (*out)->item_type == SL_GGUF_TYPE_STRING;
+    if ((*out)->type != SL_GGUF_TYPE_ARRAY || is_strings != strings)
+        return sl_err_set(err, SL_DAMAGED, "%s: %s is not an array of %s", sl_gguf_path(gguf), key,
+                          strings ? "strings" : "numbers");
+    return SL_OK;
+}
+
+static sl_status get_text(const sl_gguf *gguf, const char *key, sl_tok_text *out, sl_err *err)
+{
+    *out = (sl_tok_text){NULL, 0};
+    if (!sl_gguf_find(gguf, key))
+        return SL_OK;
+    sl_gguf_string string;
+    sl_status status = sl_gguf_get_string(gguf, key, &string, err);
+    if (status == SL_OK)
+        *out = (sl_tok_text){string.data, string.size};
+    return status;
+}
+
+static sl_status get_id(const sl_gguf *gguf, const char *key, uint64_t n_tokens, int32_t *out, sl_err *err)
+{
+    *out = -1;
+    if (!sl_gguf_find(gguf, key))
+        return SL_OK;
+    uint64_t id = 0;
+    sl_status status = sl_gguf_get_uint(gguf, key, 0, n_tokens - 1, &id, err);
+    if (status == SL_OK)
+        *out = (int32_t)id;
+    return status;
+}
+
+static sl_status get_flag(const sl_gguf *gguf, const char *key, bool *out, sl_err *err)
+{
+    *out = false;
+    return sl_gguf_find(gguf, key) ? sl_gguf_get_bool(gguf, key, out, err) : SL_OK;
+}
+
+static sl_status read_ids(const sl_gguf *gguf, sl_tok_source *source, sl_err *err)
+{
+    sl_status status = get_id(gguf, "tokenizer.ggml.bos_token_id", source->n_tokens, &source->bos_id, err);
+    if (status == SL_OK)
+        status = get_id(gguf, "tokenizer.ggml.eos_token_id", source->n_tokens, &source->eos_id, err);
+    if (status == SL_OK)
+        status = get_id(gguf, "tokenizer.ggml.eot_token_id", source->n_tokens, &source->eot_id, err);
+    if (status == SL_OK)
+        status = get_flag(gguf, "tokenizer.ggml.add_bos_token", &source->add_bos, err);
+    if (status == SL_OK)
+        status = get_flag(gguf, "tokenizer.ggml.add_eos_token", &source->add_eos, err);
+    return status;
+}
+
+sl_status sl_engine_load_tok(sl_engine *engine, const sl_gguf *gguf, sl_err *err)
+{
+    tok_walk walk;
+    sl_tok_source source = {.next_token = walk_token, .next_merge = walk_merge, .arg = &walk};
+    const sl_gguf_value *tokens = NULL, *merges = NULL, *kinds = NULL;
+    sl_status status = get_text(gguf, "tokenizer.ggml.model", &source.model, err);
+    if (status == SL_OK)
+        status = get_text(gguf, "tokenizer.ggml.pre", &source.pattern, err);
+    if (status == SL_OK && source.model.size != 4)
+        return sl_err_set(err, SL_REFUSED, "%s: tokenizer.ggml.model is '%.*s', which is not supported (known: gpt2)",
+                          engine->path, (int)(source.model.size < 64 ? source.model.size : 64),
+                          source.model.data ? source.model.data : "");
+    if (status == SL_OK)
+        status = find_array(gguf, "tokenizer.ggml.tokens", true, &tokens, err);
+    if (status == SL_OK)
+        status = find_array(gguf, "tokenizer.ggml.merges", true, &merges, err);
+    if (status == SL_OK && sl_gguf_find(gguf, "tokenizer.ggml.token_type"))
+        status = find_array(gguf, "tokenizer.ggml.token_type", false, &kinds, err);
+    if (status != SL_OK)
+        return status;
+    if (tokens->n_items == 0 || tokens->n_items > (1u << 24) || merges->n_items > (1u << 26))
+        return sl_err_set(err, SL_DAMAGED, "%s: tokenizer has %" PRIu64 " tokens and %" PRIu64 " merges", engine->path,
+                          tokens->n_items, merges->n_items);
+    if (kinds && kinds->n_items != tokens->n_items)
+        return sl_err_set(err, SL_DAMAGED, "%s: tokenizer.ggml.token_type has %" PRIu64 " items, expected %" PRIu64,
+                          engine->path, kinds->n_items, tokens->n_items);
+    source.n_tokens = (size_t)tokens->n_items;
+    source.n_merges = (size_t)merges->n_items;
+    walk.tokens = sl_gguf_iter_start(tokens);
+    walk.merges = sl_gguf_iter_start(merges);
+    if (kinds) {
+        walk.kinds = sl_gguf_iter_start(kinds);
+        source.next_kind = walk_kind;
+    }
+    status = read_ids(gguf, &source, err);
+    return status == SL_OK ? sl_tok_create(&source, &engine->budget, &engine->tok, err) : status;
+}
+
+/* ------------------------------------------------------------------------------------------------------- tokenising */
+
+static sl_status encode(sl_engine *engine, const char *text, size_t size, bool special, sl_tokens *out,
+                        uint64_t *n_dropped, sl_err *err)
+{
+    sl_ids ids = {out->ids, out->n, out->cap};
+    sl_status status = sl_tok_encode(engine->tok, text, size, special, &ids, n_dropped, err);
+    *out = (sl_tokens){ids.ids, ids.n, ids.cap};
+    return status;
+}
+
+sl_status sl_engine_tokenize(sl_engine *engine, const char *text, size_t size, bool special, sl_tokens *out,
+                             uint64_t *n_dropped, sl_err *err)
+{
+    return encode(engine, text, size, special, out, n_dropped, err);
+}
+
+void sl_tokens_free(sl_engine *engine, sl_tokens *tokens)
+{
+    sl_ids ids = {tokens->ids, tokens->n, tokens->cap};
+    sl_ids_deinit(&ids, &engine->budget);
+    *tokens = (sl_tokens){0};
+}
+
+/* --------------------------------------------------------------------------------------------------- chat templates */
+
+typedef struct chat_frame {
+    char head[1024], tail[64];
+} chat_frame;
+
+static const char *find_text(const char *text, const char *end, const char *what)
+{
+    size_t size = strlen(what);
+    for (; text + size <= end; text++)
+        if (memcmp(text, what, size) == 0)
+            return text;
+    return NULL;
+}
+
+/* The default system message that a ChatML template spells out: between "<|im_start|>system\n" and "<|im_end|>", where
+ * the template language writes a newline as backslash n. Nothing when the template has none. */
+static void default_system(const char *template, const char **text, size_t *size)
+{
+    static const char start[] = "<|im_start|>system\\n";
+    const char *end = template + strlen(template);
+    const char *at = find_text(template, end, start);
+    *size = 0;
+    if (!at)
+        return;
+    at += sizeof start - 1;
+    const char *stop = find_text(at, end, "<|im_end|>");
+    if (!stop || memchr(at, '\'', (size_t)(stop - at)) || memchr(at, '{', (size_t)(stop - at)))
+        return;
+    *text = at;
+    *size = (size_t)(stop - at);
+}
+
+/* ChatML (https://github.com/openai/openai-python/blob/v0.28.1/chatml.md) is recognised by its two marks. */
+static sl_status frame_of(const sl_engine *engine, chat_frame *out, sl_err *err)
+{
+    const char *template = engine->chat_template;
+    if (!template)
+        return sl_err_set(err, SL_REFUSED, "%s: the model has no chat template", engine->path);
+    if (!strstr(template, "<|im_start|>") || !strstr(template, "<|im_end|>"))
+        return sl_err_set(err, SL_REFUSED, "%s: the model's chat template is not ChatML, the one known here",
+                          engine->path);
+    const char *system = NULL;
+    size_t size = 0, used = 0;
+    default_system(template, &system, &size);
+    static const char before[] = "<|im_start|>system\n", between[] = "<|im_end|>\n", user[] = "<|im_start|>user\n";
+    if (size > sizeof out->head - sizeof before - sizeof between - sizeof user)
+        return sl_err_set(err, SL_REFUSED, "%s: the chat template's system message has %zu bytes, expected at most 900",
+                          engine->path, size);
+    memset(out, 0, sizeof *out);
+    if (size > 0) {
+        memcpy(out->head, before, sizeof before - 1);
+        used = sizeof before - 1;
+        memcpy(out->head + used, system, size);
+        used += size;
+        memcpy(out->head + used, between, sizeof between - 1);
+        used += sizeof between - 1;
+    }
+    memcpy(out->head + used, user, sizeof user - 1);
+    strcpy(out->tail, "<|im_end|>\n<|im_start|>assistant\n");
+    return SL_OK;
+}
+
+/* ---------------------------------------------------------------------------------------------------------- prompts */
+
+static sl_status encode_question(sl_engine *engine, const sl_prompt *prompt, sl_tokens *out, uint64_t *n_dropped,
+                                 sl_err *err)
+{
+    size_t gap = prompt->document ? 2 : 0; /* the blank line belongs to the question */
+    char *text = NULL;
+    sl_status status = sl_mem_new(&engine->budget, prompt->question_size + gap + 1, 1, "question", &text, err);
+    if (status != SL_OK)
+        return status;
+    memcpy(text, "\n\n", gap);
+    if (prompt->question_size > 0)
+        memcpy(text + gap, prompt->question, prompt->question_size);
+    status = encode(engine, text, prompt->question_size + gap, false, out, n_dropped, err);
+    sl_mem_free(&engine->budget, text);
+    return status;
+}
+
+static sl_status add_bos(sl_engine *engine, sl_tokens *out, sl_err *err)
+{
+    if (sl_tok_bos(engine->tok) < 0)
+        return SL_OK;
+    sl_ids ids = {out->ids, out->n, out->cap};
+    sl_status status = sl_ids_push(&ids, sl_tok_bos(engine->tok), &engine->budget, err);
+    *out = (sl_tokens){ids.ids, ids.n, ids.cap};
+    return status;
+}
+
+sl_status sl_engine_prompt(sl_engine *engine, const sl_prompt *prompt, sl_tokens *out, sl_err *err)
+{
+    chat_frame frame = {"", ""};
+    uint64_t n_dropped = 0;
+    sl_status status = prompt->chat ? frame_of(engine, &frame, err) : SL_OK;
+    if (status == SL_OK)
+        status = add_bos(engine, out, err);
+    if (status == SL_OK)
+        status = encode(engine, frame.head, strlen(frame.head), true, out, &n_dropped, err);
+    size_t before = out->n;
+    if (status == SL_OK && prompt->document)
+        status = encode(engine, prompt->document, prompt->document_size, false, out, &n_dropped, err);
+    if (status == SL_OK && prompt->question)
+        status = encode_question(engine, prompt, out, &n_dropped, err);
+    if (status == SL_OK && out->n == before)
+        status = sl_err_set(err, SL_USAGE, "the prompt is empty after tokenising");
+    if (status == SL_OK)
+        status = encode(engine, frame.tail, strlen(frame.tail), true, out, &n_dropped, err);
+    if (status == SL_OK && n_dropped > 0)
+        sl_log_write(&engine->log, SL_LOG_LEVEL_WARNING,
+                     "%" PRIu64 " bytes of the text are not in the model's vocabulary and were dropped", n_dropped);
+    return status;
+}
