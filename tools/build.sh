@@ -17,5 +17,5 @@ fi
 if [ -e "$dir/build.ninja" ]; then
     cmake --build "$dir" --target $targets
 else
-    cmake --build "$dir" --target $targets --parallel "$(nproc)"
+    MAKEFLAGS=--no-print-directory cmake --build "$dir" --target $targets --parallel "$(nproc)"
 fi

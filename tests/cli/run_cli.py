@@ -1,0 +1,362 @@
+#!/usr/bin/env python3
+"""The command line from outside: exit codes, the one error line, JSON shapes.
+
+  tests/cli/run_cli.py BUILD         SLUICE_TEST_MODEL, where set, names the demo model for one real run
+
+Exit codes: 0 done, 1 failed, 2 usage, 3 refused before work, 4 damaged or foreign file, 130 interrupted.
+Prints PASS, FAIL or SKIP for each case.
+"""
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+import tiny_gguf  # noqa: E402
+from tiny_gguf import ARRAY, F32, I32, STRING, U32, Tiny  # noqa: E402
+
+TIMEOUT_S = 120
+TEXT = "the cat sat on the mat, the dog sat on the log.\n" * 4
+results = {"failed": 0}
+
+
+def report(name, problems):
+    if problems:
+        results["failed"] += 1
+        print(f"FAIL {name}")
+        print("".join(f"    {line}\n" for problem in problems for line in str(problem).splitlines()[:12]), end="")
+    else:
+        print(f"PASS {name}")
+
+
+def skip(name, why):
+    print(f"SKIP {name}: {why}")
+
+
+class Bench:
+    """A scratch folder with the files that cases name in braces, and the program."""
+
+    def __init__(self, program, folder):
+        self.program, self.folder, self.n_files = program, Path(folder), 0
+
+    def file(self, data, name=None):
+        self.n_files += 1
+        path = self.folder / (name or f"file{self.n_files}")
+        path.write_bytes(data if isinstance(data, bytes) else data.encode())
+        return str(path)
+
+    def run(self, *argv, stdin=b""):
+        return subprocess.run([self.program, *argv], input=stdin, capture_output=True, timeout=TIMEOUT_S)
+
+
+def one_line(done, codes, pattern):
+    """What is wrong with a refusal: another code, not one line, not the expected text, output on stdout."""
+    codes = codes if isinstance(codes, tuple) else (codes,)
+    stderr = done.stderr.decode("utf-8", "replace")
+    lines = [line for line in stderr.split("\n") if line]
+    found = []
+    if done.returncode not in codes:
+        found.append(f"exit code {done.returncode}, expected {' or '.join(map(str, codes))}")
+    if len(lines) != 1:
+        found.append(f"{len(lines)} lines on stderr, expected one")
+    if not re.search(pattern, stderr):
+        found.append(f"stderr does not match /{pattern}/")
+    if done.stdout:
+        found.append(f"stdout: {done.stdout[:200]!r}")
+    return found + [f"stderr: {stderr[:600]}"] if found else []
+
+
+def refusal(bench, name, argv, codes, pattern, stdin=b""):
+    try:
+        report(name, one_line(bench.run(*argv, stdin=stdin), codes, pattern))
+    except subprocess.TimeoutExpired:
+        report(name, [f"no end after {TIMEOUT_S} s"])
+
+
+def usage_cases(bench, model, doc):
+    run = ["run", "-m", model, "-f", doc, "-p", "why?"]
+    cases = [
+        ("no command", [], 2, r"usage|command|--help"),
+        ("unknown command", ["rnu"], 2, r"rnu"),
+        ("run without model", ["run", "-f", doc, "-p", "x"], 2, r"-m"),
+        ("unknown option", run + ["--drafts", "3"], 2, r"--drafts.*--draft\b"),
+        ("stray word", run + ["stray"], 2, r"stray"),
+        ("-n -1", run + ["-n", "-1"], 2, r"-n.*-1"),
+        ("-n empty", run + ["-n", ""], 2, r"-n"),
+        ("-n junk", run + ["-n", "12x"], 2, r"12x"),
+        ("-n too large", run + ["-n", "99999999999999999999"], 2, r"99999999999999999999"),
+        ("-n without a value", run + ["-n"], 2, r"-n"),
+        ("--draft 256", run + ["--draft", "256"], 2, r"256.*255"),
+        ("--temp nan", run + ["--temp", "nan"], 2, r"--temp.*nan"),
+        ("--temp -1", run + ["--temp", "-1"], 2, r"--temp.*-1"),
+        ("--top-p 1.5", run + ["--top-p", "1.5"], 2, r"--top-p.*1\.5"),
+        ("--min-p -0.1", run + ["--min-p", "-0.1"], 2, r"--min-p.*-0\.1"),
+        ("--top-k junk", run + ["--top-k", "x"], 2, r"--top-k"),
+        ("--threads 0", run + ["--threads", "0"], 2, r"--threads"),
+        ("--kv q5", run + ["--kv", "q5"], 2, r"--kv.*q5.*q8_0.*f16"),
+        ("--ram junk", run + ["--ram", "12Q"], 2, r"--ram.*12Q"),
+        ("--ram overflow", run + ["--ram", "99999999999G"], 2, r"--ram"),
+        ("--ram 1K", run + ["--ram", "1K"], (2, 3), r"1K|1\.00 KiB|1024|--ram"),
+        ("--window 63", run + ["--window", "63"], 2, r"--window.*63"),
+        ("tokenize without text", ["tokenize", "-m", model], 2, r"-f"),
+        ("score without text", ["score", "-m", model], 2, r"-f"),
+        ("score --top junk", ["score", "-m", model, "-f", doc, "--top", "many"], 2, r"--top.*many"),
+        ("inspect without file", ["inspect"], 2, r"MODEL|model"),
+        ("inspect two files", ["inspect", model, model], 2, r"unexpected|one"),
+    ]
+    for name, argv, codes, pattern in cases:
+        refusal(bench, "usage: " + name, argv, codes, pattern)
+
+
+def input_cases(bench, model, doc):
+    folder = str(bench.folder)
+    missing = str(bench.folder / "missing")
+    latin = bench.file(b"caf\xe9 au lait\n", "latin1.txt")
+    empty = bench.file(b"", "empty.txt")
+    long_text = bench.file("x " * 4000, "long.txt")
+    cases = [
+        ("missing model", ["run", "-m", missing, "-p", "x"], (1, 2, 4), r"missing.*No such file"),
+        ("folder as model", ["run", "-m", folder, "-p", "x"], (1, 2, 4), r"folder|directory"),
+        ("missing text", ["run", "-m", model, "-f", missing, "-p", "x"], 2, r"missing.*No such file"),
+        ("folder as text", ["score", "-m", model, "-f", folder], 2, r"folder|directory"),
+        ("text not UTF-8", ["run", "-m", model, "-f", latin, "-p", "x"], (1, 2, 4), r"UTF-8.*\b3\b|\b3\b.*UTF-8"),
+        ("question not UTF-8", ["run", "-m", model, "-p", b"\xff\xfe"], (1, 2, 4), r"UTF-8"),
+        ("tokenize not UTF-8", ["tokenize", "-m", model, "-f", latin], (1, 2, 4), r"UTF-8"),
+        ("empty prompt", ["run", "-m", model, "-f", empty], (1, 2), r"empty"),
+        ("empty score", ["score", "-m", model, "-f", empty], (1, 2), r"empty"),
+        ("beyond the trained context", ["run", "-m", model, "-f", long_text, "-p", "x"], 3, r"256"),
+        ("kv-dir is missing", ["run", "-m", model, "-f", doc, "-p", "x", "--kv-dir", missing], (1, 3), r"missing"),
+        ("kv-dir is a file", ["run", "-m", model, "-f", doc, "-p", "x", "--kv-dir", doc], (1, 3), r"doc\.txt"),
+    ]
+    for name, argv, codes, pattern in cases:
+        refusal(bench, "input: " + name, argv, codes, pattern)
+    refusal(bench, "input: empty standard input", ["run", "-m", model, "-f", "-"], (1, 2), r"empty")
+
+
+def storage_cases(bench, model, doc):
+    run = ["run", "-m", model, "-f", doc, "-p", "x"]
+    name = "storage: tmpfs is refused"
+    if subprocess.run(["stat", "-f", "-c", "%T", "/dev/shm"], capture_output=True).stdout.strip() == b"tmpfs":
+        refusal(bench, name, run + ["--kv-dir", "/dev/shm"], 3, r"/dev/shm.*memory|memory.*/dev/shm")
+    else:
+        skip(name, "/dev/shm is no tmpfs here")
+    name = "storage: unwritable folder"
+    if os.geteuid() == 0:
+        skip(name, "root writes anywhere")
+    else:
+        closed = bench.folder / "closed"
+        closed.mkdir(mode=0o500)
+        refusal(bench, name, run + ["--kv-dir", str(closed)], (1, 3), r"closed.*denied")
+    name = "storage: full file system"
+    real = os.environ.get("SLUICE_TEST_MODEL")
+    text = Path("/usr/share/common-licenses/GPL-3")
+    if os.geteuid() != 0 or not real or not text.exists() or not shutil.which("mkfs.ext4"):
+        skip(name, "needs root, mkfs.ext4, the demo model and a long text")
+        return
+    image, mount = bench.folder / "disk.img", bench.folder / "disk"
+    mount.mkdir()
+    with open(image, "wb") as file:
+        file.truncate(64 << 20)
+    made = subprocess.run(["mkfs.ext4", "-q", "-F", str(image)], capture_output=True).returncode == 0 and \
+        subprocess.run(["mount", "-o", "loop", str(image), str(mount)], capture_output=True).returncode == 0
+    if not made:
+        skip(name, "no loop mount here")
+        return
+    try:
+        refusal(bench, name, ["run", "-m", real, "-f", str(text), "-p", "x", "--kv-dir", str(mount)], (1, 3),
+                r"disk.*(space|free)|(space|free).*disk")
+        left = [path for path in mount.iterdir() if path.name != "lost+found"]
+        report("storage: a full file system keeps no litter", [f"left behind: {left}"] if left else [])
+    finally:
+        subprocess.run(["umount", str(mount)], check=False)
+
+
+def broken_models():
+    """(name, bytes, exit codes, pattern): each breaks one thing of a file that works."""
+    def changed(change):
+        tiny = Tiny()
+        change(tiny)
+        return tiny.bytes()
+
+    def meta(key, *value):
+        return changed(lambda tiny: tiny.meta.__setitem__(key, value))
+
+    def tensor(name, value):
+        return changed(lambda tiny: tiny.tensors.__setitem__(name, value))
+
+    whole = Tiny().bytes()
+    head = whole[:8]
+    q = [tiny_gguf.N_EMBD, tiny_gguf.N_HEADS * tiny_gguf.HEAD_DIM]
+    return [
+        ("an HTML page", b"<!DOCTYPE html><html><body>404</body></html>" * 50, 4, r"GGUF"),
+        ("an empty file", b"", 4, r"GGUF|empty|ends|bytes"),
+        ("zeros", bytes(4096), 4, r"GGUF"),
+        ("version 1", whole[:4] + b"\1\0\0\0" + whole[8:], 4, r"version"),
+        ("version 99", whole[:4] + b"\x63\0\0\0" + whole[8:], 4, r"version.*99"),
+        ("big-endian", b"GGUF\0\0\0\3" + whole[8:], 4, r"version|endian"),
+        ("2^63 tensors", head + b"\xff" * 7 + b"\x7f" + whole[16:], 4, r"tensor|count"),
+        ("2^64-1 values", whole[:16] + b"\xff" * 8 + whole[24:], 4, r"value|key|count|metadata"),
+        ("a string of 2^62 bytes", whole[:24] + b"\0" * 7 + b"\x40" + whole[32:], 4, r"key|ends|bytes|length"),
+        ("unknown architecture", meta("general.architecture", STRING, "mamba"), 3, r"mamba"),
+        ("no architecture", changed(lambda tiny: tiny.meta.pop("general.architecture")), 4, r"general\.architecture"),
+        ("architecture of a wrong type", meta("general.architecture", U32, 7), 4, r"general\.architecture"),
+        ("block count of a wrong type", meta("llama.block_count", STRING, "one"), 4, r"block_count"),
+        ("no block count", changed(lambda tiny: tiny.meta.pop("llama.block_count")), 4, r"block_count"),
+        ("2^32-1 blocks", meta("llama.block_count", U32, 0xffffffff), (3, 4), r"block_count|blk"),
+        ("no heads", meta("llama.attention.head_count", U32, 0), (3, 4), r"head"),
+        ("5 heads on 2", meta("llama.attention.head_count_kv", U32, 3), (3, 4), r"head"),
+        ("epsilon below 0", meta("llama.attention.layer_norm_rms_epsilon", F32, -1.0), (3, 4), r"epsilon"),
+        ("dimensions that overflow", tensor("blk.0.attn_q.weight", [0, [1 << 40, 1 << 40]]), 4, r"attn_q"),
+        ("a dimension of 0", tensor("blk.0.attn_q.weight", [0, [0, 64]]), 4, r"attn_q"),
+        ("a tensor of another shape", tensor("blk.0.attn_q.weight", [0, [q[0], q[1] + 1]]), 4, r"attn_q"),
+        ("unknown tensor type", tensor("blk.0.attn_q.weight", [99, q]), (3, 4), r"attn_q.*99|99.*attn_q"),
+        ("a tensor type not supported", tensor("blk.0.attn_q.weight", [14, [256, 16]]), (3, 4), r"attn_q"),
+        ("missing tensor", changed(lambda tiny: tiny.tensors.pop("blk.0.ffn_up.weight")), 4, r"ffn_up.*missing"),
+        ("tokenizer of an unknown kind", meta("tokenizer.ggml.model", STRING, "sentencepig"), (3, 4), r"sentencepig"),
+        ("unknown split pattern", meta("tokenizer.ggml.pre", STRING, "blurb"), (3, 4), r"blurb"),
+        ("no tokens", changed(lambda tiny: tiny.meta.pop("tokenizer.ggml.tokens")), 4, r"tokenizer\.ggml\.tokens"),
+        ("tokens of a wrong type", meta("tokenizer.ggml.tokens", ARRAY, I32, [1, 2, 3]), 4, r"tokenizer\.ggml\.tokens"),
+        ("fewer tokens than rows", changed(lambda tiny: tiny.meta.__setitem__(
+            "tokenizer.ggml.tokens", (ARRAY, STRING, tiny_gguf.vocabulary()[0][:-5]))), 4, r"tokens|token_type|merge"),
+        ("a merge of no tokens", meta("tokenizer.ggml.merges", ARRAY, STRING, ["qq zz"]), 4, r"merge"),
+        ("end token out of range", meta("tokenizer.ggml.eos_token_id", U32, 10 ** 6), 4, r"1000000|eos"),
+        ("a NaN in the weights", changed(lambda tiny: setattr(tiny, "nan_in", "blk.0.attn_k.weight")), 1,
+         r"layer 0|NaN|not finite"),
+    ]
+
+
+def model_cases(bench, doc):
+    for name, data, codes, pattern in broken_models():
+        path = bench.file(data, "broken.gguf")
+        refusal(bench, "model: " + name, ["run", "-m", path, "-f", doc, "-p", "x", "-n", "1"], codes, pattern)
+    foreign = bench.file(b"<!DOCTYPE html>" * 100, "page.gguf")
+    for command in (["inspect", foreign], ["tokenize", "-m", foreign, "-f", doc], ["score", "-m", foreign, "-f", doc]):
+        refusal(bench, f"model: {command[0]} of an HTML page", command, 4, r"GGUF")
+    problems, cut = [], 0
+    for piece in Tiny().pieces():
+        path = bench.file(Tiny.bytes(Tiny())[:cut], "cut.gguf")
+        done = bench.run("tokenize", "-m", path, "-f", doc)
+        problems += [f"cut at {cut}: {problem}" for problem in one_line(done, 4, r"cut\.gguf")[:3]]
+        cut += len(piece)
+    report("model: cut at every structural boundary", problems[:8])
+
+
+def parsed(done, keys):
+    """The one JSON object on stdout, or what is wrong with it."""
+    text = done.stdout.decode("utf-8", "replace")
+    if done.returncode != 0:
+        return None, [f"exit code {done.returncode}: {done.stderr.decode('utf-8', 'replace')[-400:]}"]
+    if text.count("\n") != 1 or not text.endswith("\n"):
+        return None, [f"{text.count(chr(10))} lines on stdout, expected one"]
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        return None, [f"no JSON: {error}: {text[:200]}"]
+    return value, [f"key {key} is missing" for key in keys if key not in value]
+
+
+RUN_KEYS = ["text", "tokens", "finish_reason", "prompt_tokens", "prefill_s", "decode_s", "kv_bytes", "bytes_read",
+            "bytes_written", "passes", "wait_s", "compute_s", "verified_rows_per_s", "accepted_tokens_per_s",
+            "tokens_per_pass", "peak_rss_bytes", "page_cache_growth_bytes", "io_mode"]
+
+
+def good_cases(bench, model, doc):
+    done = bench.run("--help")
+    report("good: --help", [] if done.returncode == 0 and b"run" in done.stdout else [done.stdout, done.stderr])
+    for command in ("run", "score", "tokenize", "inspect"):
+        done = bench.run(command, "--help")
+        report(f"good: {command} --help",
+               [] if done.returncode == 0 and done.stdout.startswith(b"usage: ") else [done.stdout, done.stderr])
+
+    value, problems = parsed(bench.run("tokenize", "-m", model, "-f", "-", "--json", stdin=b"the th"), ["tokens"])
+    letters = tiny_gguf.vocabulary()[0]
+    expected = [letters.index("the"), letters.index(tiny_gguf.byte_letters()[32]), letters.index("th")]
+    if value and value.get("tokens") != expected:
+        problems.append(f"tokens {value.get('tokens')}, expected {expected}")
+    report("good: tokenize --json from standard input", problems)
+
+    value, problems = parsed(bench.run("tokenize", "-m", model, "-f", "-", "--json", stdin=b"<|im_end|>"), ["tokens"])
+    plain = len(value["tokens"]) if value else 0
+    value, more = parsed(bench.run("tokenize", "-m", model, "-f", "-", "--special", "--json", stdin=b"<|im_end|>"),
+                         ["tokens"])
+    if value and (value["tokens"] != [2] or plain < 5):
+        problems.append(f"special {value['tokens']}, plain {plain} tokens")
+    report("good: control tokens only with --special", problems + more)
+
+    done = bench.run("inspect", model)
+    report("good: inspect", [] if done.returncode == 0 and b"llama.block_count" in done.stdout and
+           b"blk.0.attn_q.weight" in done.stdout else [done.stdout[-400:], done.stderr])
+
+    value, problems = parsed(bench.run("score", "-m", model, "-f", doc, "--top", "3", "--json"),
+                             ["positions", "perplexity"])
+    if value and not problems:
+        positions = value["positions"]
+        problems += [f"position {i}: {p}" for i, p in enumerate(positions)
+                     if set(p) != {"id", "logprob", "top"} or len(p["top"]) != 3 or
+                     set(p["top"][0]) != {"id", "logit", "logprob"} or (p["logprob"] is None) != (p is positions[-1])][:3]
+    report("good: score --json", problems)
+
+    runs = {}
+    for draft in ("0", "15"):
+        argv = ["run", "-m", model, "-f", doc, "-p", "the end?", "-n", "12", "--draft", draft, "--json"]
+        runs[draft], problems = parsed(bench.run(*argv), RUN_KEYS)
+        if runs[draft] and runs[draft].get("finish_reason") not in ("stop", "length", "context"):
+            problems.append(f"finish_reason {runs[draft].get('finish_reason')}")
+        report(f"good: run --json --draft {draft}", problems)
+    if runs["0"] and runs["15"]:
+        same = runs["0"]["tokens"] == runs["15"]["tokens"]
+        report("good: drafts change no token", [] if same else [runs["0"]["tokens"], runs["15"]["tokens"]])
+
+    value, problems = parsed(bench.run("run", "-m", model, "-f", doc, "-p", "x", "-n", "400", "--json"), RUN_KEYS)
+    if value and value["finish_reason"] not in ("context", "stop"):
+        problems.append(f"finish_reason {value['finish_reason']}, expected context")
+    report("good: generation ends at the trained context", problems)
+
+
+def interrupt_case(bench):
+    name = "interrupt: Ctrl-C ends with 130"
+    real, text = os.environ.get("SLUICE_TEST_MODEL"), Path("/usr/share/common-licenses/GPL-3")
+    if not real or not text.exists():
+        skip(name, "needs the demo model and a long text")
+        return
+    process = subprocess.Popen([bench.program, "run", "-m", real, "-f", str(text), "-p", "x", "--json"],
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    time.sleep(3)
+    process.send_signal(signal.SIGINT)
+    try:
+        _, stderr = process.communicate(timeout=20)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        report(name, ["still running 20 s after the signal"])
+        return
+    report(name, [] if process.returncode == 130 else [f"exit code {process.returncode}", stderr[-300:]])
+
+
+def main():
+    build = sys.argv[1] if len(sys.argv) > 1 else "build"
+    program = Path(build, "sluice").resolve()
+    if not program.is_file():
+        print(f"FAIL cli: {program} is not there")
+        return 1
+    with tempfile.TemporaryDirectory(prefix="sluice_cli_", dir="/var/tmp") as folder:
+        bench = Bench(str(program), folder)
+        model = bench.file(Tiny().bytes(), "tiny.gguf")
+        doc = bench.file(TEXT[:150], "doc.txt")
+        usage_cases(bench, model, doc)
+        input_cases(bench, model, doc)
+        storage_cases(bench, model, doc)
+        model_cases(bench, doc)
+        good_cases(bench, model, doc)
+        interrupt_case(bench)
+    return 1 if results["failed"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
