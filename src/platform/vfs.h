@@ -27,7 +27,9 @@ struct sl_vfs {
     int64_t (*pwrite)(sl_file *file, const void *buf, size_t bytes, uint64_t off);
     /* 0 or -errno */
     int (*set_direct)(sl_file *file, bool direct);
-    int (*reserve)(sl_file *file, uint64_t bytes); /* disk space, now: ENOSPC here rather than later; -EOPNOTSUPP */
+    /* Disk space for a range, now, in one piece if possible; -EOPNOTSUPP where the file system cannot. */
+    int (*reserve)(sl_file *file, uint64_t off, uint64_t bytes);
+    /* Waits until the range is on the disk and lets the page cache forget it. */
     int (*drop_cached)(sl_file *file, uint64_t off, uint64_t bytes);
     /* Bytes of the file in the page cache; -1 unknown. */
     int64_t (*cached_bytes)(sl_file *file);
@@ -37,12 +39,19 @@ struct sl_vfs {
 /* The operating system's own. Static lifetime. */
 const sl_vfs *sl_vfs_system(void);
 
-/* Whole transfers over the raw ones: retry EINTR and EAGAIN (bounded), continue after short ones, name `name`,
- * offset and cause. Zero bytes at or past the end of the file is an error. In debug builds assert alignment when
- * `aligned`. */
+/* Whole transfers over the raw ones: retry EINTR and EAGAIN (bounded), continue after short ones (on a whole sector
+ * when `aligned`), name `name`, offset and cause. Zero bytes at or past the end of the file is an error. In debug
+ * builds assert that buffer, offset and length are multiples of a sector when `aligned`. */
 sl_status sl_vfs_read(const sl_vfs *vfs, sl_file *file, const char *name, void *buf, size_t bytes, uint64_t off,
                       bool aligned, sl_err *err) SL_CHECK;
 sl_status sl_vfs_write(const sl_vfs *vfs, sl_file *file, const char *name, const void *buf, size_t bytes,
                        uint64_t off, bool aligned, sl_err *err) SL_CHECK;
+
+/* Finds out by a transfer whether a file opened with direct I/O really has it: writes one sector at `off` (a place
+ * that will be overwritten), reads it back and looks whether it stayed in the page cache. `scratch`: 2 sectors,
+ * aligned to a sector. *is_direct = false when the file system refuses (EINVAL, EOPNOTSUPP) or caches all the same;
+ * the file is then switched to buffered. Any other failure is an error; SL_DAMAGED when other bytes come back. */
+sl_status sl_vfs_probe_direct(const sl_vfs *vfs, sl_file *file, const char *name, void *scratch, uint64_t off,
+                              bool *is_direct, sl_err *err) SL_CHECK;
 
 #endif

@@ -1,1 +1,202 @@
-typedef int sl_placeholder_kv;
+/* The context: puts parts, file, stream and writer together. */
+#include "store/kv.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "store/kvfile.h"
+#include "store/parts.h"
+#include "store/stream.h"
+#include "store/writer.h"
+
+enum { DEFAULT_READ_BYTES = 4 << 20 };
+
+struct sl_kv {
+    sl_budget *budget;
+    sl_geom geom;
+    sl_kv_layer *layers;
+    char *dir;
+    sl_parts parts;
+    sl_kvfile file;
+    sl_stream *stream;
+    sl_writer *writer;
+};
+
+uint64_t sl_kv_table_bytes(const sl_geom *geom, uint64_t max_tokens)
+{
+    enum { SMALL = 2 * SL_MEM_ALIGN }; /* the object itself, its copies, the probe's buffer */
+    return sl_parts_table_bytes(geom, max_tokens) + sl_stream_table_bytes(geom) + sl_writer_table_bytes(geom) +
+           geom->n_layers * sizeof(sl_kv_layer) + SMALL;
+}
+
+static sl_status check_options(const sl_kv_options *options, sl_err *err)
+{
+    sl_status status = sl_geom_check(&options->geom, err);
+    if (status != SL_OK)
+        return status;
+    uint64_t segments = options->max_tokens / SL_SEGMENT_TOKENS + 1;
+    if (segments > (uint64_t)INT64_MAX / sl_geom_segment_bytes(&options->geom))
+        return sl_err_set(err, SL_USAGE, "%" PRIu64 " tokens are more than a file can hold", options->max_tokens);
+    if (options->n_slots < 2 || options->n_slots > INT32_MAX)
+        return sl_err_set(err, SL_USAGE, "%zu ring slots, expected 2 or more", options->n_slots);
+    if (!options->dir)
+        return sl_err_set(err, SL_USAGE, "no directory for the cache file");
+    return SL_OK;
+}
+
+static sl_status copy_options(sl_kv *kv, const sl_kv_options *options, sl_err *err)
+{
+    const sl_geom *geom = &options->geom;
+    size_t dir_bytes = strlen(options->dir) + 1;
+    sl_status status = sl_mem_new(kv->budget, geom->n_layers, sizeof *kv->layers, "layer table", &kv->layers, err);
+    if (status == SL_OK)
+        status = sl_mem_new(kv->budget, dir_bytes, 1, "directory name", &kv->dir, err);
+    if (status != SL_OK)
+        return status;
+    memcpy(kv->layers, geom->layers, geom->n_layers * sizeof *kv->layers);
+    memcpy(kv->dir, options->dir, dir_bytes);
+    kv->geom = *geom;
+    kv->geom.layers = kv->layers;
+    return SL_OK;
+}
+
+static sl_status create_stream(sl_kv *kv, const sl_kv_options *options, sl_err *err)
+{
+    size_t least = sl_geom_max_part_bytes(&kv->geom);
+    size_t slot_bytes = options->slot_bytes > least ? options->slot_bytes : least;
+    slot_bytes = slot_bytes / SL_SECTOR_BYTES * SL_SECTOR_BYTES;
+    if (slot_bytes > SIZE_MAX / 4 / options->n_slots)
+        return sl_err_set(err, SL_USAGE, "%zu ring slots of %zu bytes are too many", options->n_slots, slot_bytes);
+    sl_stream_options stream = {
+        .geom = &kv->geom,
+        .parts = &kv->parts,
+        .file = &kv->file,
+        .n_slots = options->n_slots,
+        .slot_bytes = slot_bytes,
+        .read_bytes = options->read_bytes ? options->read_bytes : DEFAULT_READ_BYTES,
+        .has_ring = kv->parts.chosen_bytes < kv->parts.total_bytes,
+        .budget = kv->budget,
+    };
+    return sl_stream_create(&stream, &kv->stream, err);
+}
+
+static sl_status create_members(sl_kv *kv, const sl_kv_options *options, sl_err *err)
+{
+    sl_status status = copy_options(kv, options, err);
+    if (status != SL_OK)
+        return status;
+    sl_kvfile_options file = {
+        .vfs = options->vfs ? options->vfs : sl_vfs_system(),
+        .dir = kv->dir,
+        .log = options->log,
+        .budget = kv->budget,
+        .allow_ram_dir = options->allow_ram_dir,
+        .force_buffered = options->force_buffered,
+    };
+    status = sl_kvfile_init(&kv->file, &file, err);
+    if (status == SL_OK)
+        status = sl_parts_init(&kv->parts, &kv->geom, options->max_tokens, kv->budget, err);
+    if (status == SL_OK)
+        status = sl_parts_raise(&kv->parts, options->resident_bytes, err);
+    if (status == SL_OK)
+        status = create_stream(kv, options, err);
+    sl_writer_options writer = {&kv->geom, &kv->parts, &kv->file, kv->stream, options->max_tokens, kv->budget};
+    if (status == SL_OK)
+        status = sl_writer_create(&writer, &kv->writer, err);
+    return status;
+}
+
+sl_status sl_kv_create(const sl_kv_options *options, sl_kv **out, sl_err *err)
+{
+    *out = NULL;
+    sl_status status = check_options(options, err);
+    sl_kv *kv = NULL;
+    if (status == SL_OK)
+        status = sl_mem_new(options->budget, 1, sizeof *kv, "context", &kv, err);
+    if (status != SL_OK)
+        return status;
+    kv->budget = options->budget;
+    kv->file.budget = options->budget;
+    kv->parts.budget = options->budget;
+    status = create_members(kv, options, err);
+    if (status != SL_OK) {
+        sl_kv_destroy(kv);
+        return status;
+    }
+    *out = kv;
+    return SL_OK;
+}
+
+void sl_kv_destroy(sl_kv *kv)
+{
+    if (!kv)
+        return;
+    /* The stream first: its thread uses the others. */
+    sl_stream_destroy(kv->stream);
+    sl_writer_destroy(kv->writer);
+    sl_parts_deinit(&kv->parts);
+    sl_kvfile_deinit(&kv->file);
+    sl_mem_free(kv->budget, kv->dir);
+    sl_mem_free(kv->budget, kv->layers);
+    sl_mem_free(kv->budget, kv);
+}
+
+static sl_status check_layer(const sl_kv *kv, uint32_t layer, sl_err *err)
+{
+    if (layer < kv->geom.n_layers)
+        return SL_OK;
+    return sl_err_set(err, SL_USAGE, "layer %" PRIu32 " of %" PRIu32, layer, kv->geom.n_layers);
+}
+
+sl_status sl_kv_pass_begin(sl_kv *kv, bool will_follow, sl_err *err)
+{
+    return sl_stream_begin(kv->stream, will_follow, err);
+}
+
+sl_status sl_kv_next(sl_kv *kv, uint32_t layer, sl_kv_part *part, bool *found, sl_err *err)
+{
+    *found = false;
+    sl_status status = check_layer(kv, layer, err);
+    return status == SL_OK ? sl_stream_next(kv->stream, layer, part, found, err) : status;
+}
+
+void sl_kv_release(sl_kv *kv, const sl_kv_part *part)
+{
+    sl_stream_release(kv->stream, part);
+}
+
+const uint8_t *sl_kv_tail(const sl_kv *kv, uint32_t layer, uint32_t *n_tokens)
+{
+    return sl_writer_tail(kv->writer, layer, n_tokens);
+}
+
+sl_status sl_kv_append(sl_kv *kv, uint32_t layer, const uint8_t *groups, uint64_t n_new, sl_err *err)
+{
+    sl_status status = check_layer(kv, layer, err);
+    return status == SL_OK ? sl_writer_append(kv->writer, layer, groups, n_new, err) : status;
+}
+
+sl_status sl_kv_pass_end(sl_kv *kv, sl_err *err)
+{
+    return sl_stream_end(kv->stream, err);
+}
+
+uint64_t sl_kv_tokens(const sl_kv *kv, uint32_t layer)
+{
+    return sl_writer_tokens(kv->writer, layer);
+}
+
+sl_status sl_kv_set_resident(sl_kv *kv, uint64_t resident_bytes, sl_err *err)
+{
+    return sl_stream_raise(kv->stream, resident_bytes, err);
+}
+
+void sl_kv_get_stats(const sl_kv *kv, sl_kv_stats *out)
+{
+    memset(out, 0, sizeof *out);
+    sl_stream_get_stats(kv->stream, out);
+    out->bytes_written = kv->file.bytes_written;
+    out->write_s = kv->file.write_s;
+    out->io_mode = sl_kvfile_mode(&kv->file);
+    out->page_cache_bytes = kv->file.file ? kv->file.vfs->cached_bytes(kv->file.file) : 0;
+}

@@ -1,0 +1,67 @@
+/* The walk over stored parts: the schedule, the reader thread that runs ahead of it, and the hand-over.
+ *
+ * Owns: the ring, the reader thread, what both sides know about each layer. Refuses: to hand over a part whose checksum
+ * is not the one written; to read what can still change.
+ *
+ *   caller:  begin -> next/release ... -> end                       (grow: inside a pass or between two)
+ *   reader:  wait -> plan (room in the ring) -> read -> verify -> hand over -> wait ...
+ *
+ * The reader's cursor is a position of the walk: the current pass, or the next one when that was announced. Of the next
+ * pass it takes closed parts at any time, a layer's open part and what follows only after the layer has grown in this
+ * pass; a layer that grows once more takes back what was read ahead beyond its closed parts.
+ *
+ * Thread rule: one thread drives; release from any. */
+#ifndef SL_STREAM_H
+#define SL_STREAM_H
+
+#include "store/kv.h"
+#include "store/kvfile.h"
+#include "store/parts.h"
+
+typedef struct sl_stream sl_stream;
+
+typedef struct sl_stream_options {
+    const sl_geom *geom;     /* borrowed, like the next two */
+    sl_parts *parts;
+    const sl_kvfile *file;
+    size_t n_slots, slot_bytes, read_bytes;
+    bool has_ring; /* false: every part is resident, no ring and no thread */
+    sl_budget *budget;
+} sl_stream_options;
+
+sl_status sl_stream_create(const sl_stream_options *options, sl_stream **out, sl_err *err) SL_CHECK;
+void sl_stream_destroy(sl_stream *stream);
+
+/* Memory without the ring. */
+uint64_t sl_stream_table_bytes(const sl_geom *geom);
+
+sl_status sl_stream_begin(sl_stream *stream, bool will_follow, sl_err *err) SL_CHECK;
+sl_status sl_stream_next(sl_stream *stream, uint32_t layer, sl_kv_part *part, bool *found, sl_err *err) SL_CHECK;
+void sl_stream_release(sl_stream *stream, const sl_kv_part *part);
+sl_status sl_stream_end(sl_stream *stream, sl_err *err) SL_CHECK;
+
+/* Before a layer gets new full tile groups: read-ahead that would miss them is taken back. SL_USAGE when the pass has
+ * parts of the layer left to walk. */
+sl_status sl_stream_grow_begin(sl_stream *stream, uint32_t layer, bool has_new_groups, sl_err *err) SL_CHECK;
+
+/* What a layer holds after growing. */
+typedef struct sl_growth {
+    uint64_t n_groups;
+    const uint8_t *piece; /* of the open part: bytes behind its last whole sector, copied */
+    size_t piece_bytes;
+    uint64_t open_checksum; /* of the open part's bytes on flash */
+    uint64_t resident_bytes; /* newly held */
+} sl_growth;
+void sl_stream_grow_end(sl_stream *stream, uint32_t layer, const sl_growth *growth);
+
+uint64_t sl_stream_groups(const sl_stream *stream, uint32_t layer);
+/* The waiting piece; borrowed until the layer grows. */
+const uint8_t *sl_stream_piece(const sl_stream *stream, uint32_t layer, size_t *bytes);
+
+/* sl_parts_raise under the lock. */
+sl_status sl_stream_raise(sl_stream *stream, uint64_t resident_bytes, sl_err *err) SL_CHECK;
+
+/* Fills in what the stream counts. */
+void sl_stream_get_stats(const sl_stream *stream, sl_kv_stats *out);
+
+#endif

@@ -1,0 +1,33 @@
+/* The way of new tokens into the store: full tile groups to their part (memory or flash), the rest to the tail.
+ *
+ * Owns: each layer's tail and running checksum, the aligned buffer that writes go through. Invariant: an append that
+ * fails leaves what is stored unchanged; bytes it has written lie behind everything that counts.
+ * Thread rule: the thread that drives the context. */
+#ifndef SL_WRITER_H
+#define SL_WRITER_H
+
+#include "store/kvfile.h"
+#include "store/stream.h"
+
+typedef struct sl_writer sl_writer;
+
+typedef struct sl_writer_options {
+    const sl_geom *geom; /* borrowed, like the next three */
+    sl_parts *parts;
+    sl_kvfile *file;
+    sl_stream *stream;
+    uint64_t max_tokens;
+    sl_budget *budget;
+} sl_writer_options;
+
+sl_status sl_writer_create(const sl_writer_options *options, sl_writer **out, sl_err *err) SL_CHECK;
+void sl_writer_destroy(sl_writer *writer);
+uint64_t sl_writer_table_bytes(const sl_geom *geom);
+
+/* sl_kv_append, sl_kv_tail, sl_kv_tokens */
+sl_status sl_writer_append(sl_writer *writer, uint32_t layer, const uint8_t *groups, uint64_t n_new,
+                           sl_err *err) SL_CHECK;
+const uint8_t *sl_writer_tail(const sl_writer *writer, uint32_t layer, uint32_t *n_tokens);
+uint64_t sl_writer_tokens(const sl_writer *writer, uint32_t layer);
+
+#endif
