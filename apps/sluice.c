@@ -1,2 +1,70 @@
-int main(void);
-int main(void) { return 0; }
+/* The command line: one subcommand a file. Exit codes: 0 done, 1 failed, 2 usage, 3 refused before work, 4 damaged or
+ * foreign file, 130 interrupted. */
+#include <stdio.h>
+#include <string.h>
+
+#include "cli.h"
+
+static const struct {
+    const char *name, *about;
+    int (*run)(int argc, char **argv, sl_err *err);
+} commands[] = {
+    {"run", "answer a question about a text, its KV cache on flash", cmd_run},
+    {"score", "log-probability of every token of a text", cmd_score},
+    {"tokenize", "token ids of a text", cmd_tokenize},
+    {"inspect", "what a model file holds", cmd_inspect},
+};
+
+enum { N_COMMANDS = sizeof commands / sizeof commands[0] };
+
+static void print_help(FILE *file)
+{
+    fprintf(file, "sluice runs language models over contexts larger than memory: the KV cache lies on flash,\n"
+                  "attention over it is exact.\n\nusage: sluice COMMAND [options]\n\n");
+    for (size_t i = 0; i < N_COMMANDS; i++)
+        fprintf(file, "  %-10s %s\n", commands[i].name, commands[i].about);
+    fprintf(file, "\n'sluice COMMAND --help' tells more. Example:\n"
+                  "  sluice run -m model.gguf -f book.txt -p \"Who wrote this?\" --chat --ram 1G\n");
+}
+
+static int usage_error(const char *word)
+{
+    const char *names[N_COMMANDS];
+    for (size_t i = 0; i < N_COMMANDS; i++)
+        names[i] = commands[i].name;
+    const char *nearest = sl_args_nearest(word, names, N_COMMANDS);
+    fprintf(stderr, "sluice: unknown command '%s'%s%s%s (see 'sluice --help')\n", word,
+            nearest ? ", did you mean '" : "", nearest ? nearest : "", nearest ? "'?" : "");
+    return SL_USAGE;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 2) {
+        print_help(stderr);
+        return SL_USAGE;
+    }
+    const char *word = argv[1];
+    if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0 || strcmp(word, "help") == 0) {
+        print_help(stdout);
+        return SL_OK;
+    }
+    if (strcmp(word, "--version") == 0) {
+        printf("sluice %s, arithmetic %d\n", SL_VERSION, SL_ARITHMETIC_VERSION);
+        return SL_OK;
+    }
+    for (size_t i = 0; i < N_COMMANDS; i++) {
+        if (strcmp(word, commands[i].name) != 0)
+            continue;
+        sl_err err = {SL_OK, ""};
+        int code = commands[i].run(argc - 2, argv + 2, &err);
+        if (code != SL_OK && err.text[0])
+            fprintf(stderr, "sluice %s: %s\n", word, err.text);
+        if (fflush(stdout) != 0 && code == SL_OK) {
+            fprintf(stderr, "sluice %s: cannot write to standard output\n", word);
+            code = SL_FAILED;
+        }
+        return code;
+    }
+    return usage_error(word);
+}

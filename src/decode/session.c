@@ -16,6 +16,10 @@ struct sl_session {
     size_t n_stored; /* tokens whose K and V are in the store */
     float *logits;   /* [SL_GRAPH_LOGIT_ROWS][n_vocab]; after a feed, row 0 is the last row's */
     bool has_logits;
+    /* the feed under way, for progress between layers */
+    const sl_feed_watch *watch;
+    size_t feed_done, feed_total, window_rows;
+    uint32_t layers_done;
 };
 
 static sl_graph_options graph_options(const sl_session_options *o, bool staged)
@@ -119,6 +123,18 @@ static sl_status report_logits(sl_session *s, size_t n_rows, const sl_feed_watch
     return SL_OK;
 }
 
+/* Asked by the graph before each layer. Progress counts a window's tokens by the layers they have passed. */
+static bool between_layers(void *arg)
+{
+    sl_session *s = arg;
+    if (s->watch && s->watch->progress)
+        s->watch->progress(s->watch->arg,
+                           s->feed_done + s->window_rows * s->layers_done / s->options.weights->hp.n_layers,
+                           s->feed_total);
+    s->layers_done++;
+    return s->options.stop && s->options.stop(s->options.arg);
+}
+
 static sl_status feed_window(sl_session *s, size_t n_rows, bool last, const sl_feed_watch *watch, sl_err *err)
 {
     sl_graph_rows rows = {
@@ -126,9 +142,11 @@ static sl_status feed_window(sl_session *s, size_t n_rows, bool last, const sl_f
         .n_rows = n_rows,
         .first_pos = s->n_stored,
         .will_follow = !last || s->options.will_decode,
-        .stop = s->options.stop,
-        .arg = s->options.arg,
+        .stop = between_layers,
+        .arg = s,
     };
+    s->window_rows = n_rows;
+    s->layers_done = 0;
     sl_status status = sl_graph_pass(s->graph, s->kv, &rows, err);
     if (status == SL_OK && watch && watch->logits)
         status = report_logits(s, n_rows, watch, err);
@@ -155,17 +173,19 @@ sl_status sl_session_feed(sl_session *s, const int32_t *ids, size_t n, const sl_
     }
     memcpy(s->history + s->n_history, ids, n * sizeof *ids);
     s->n_history += n;
-    for (size_t done = 0; done < n;) {
-        size_t rows = window_at(s, s->n_stored, n - done);
-        sl_status status = feed_window(s, rows, done + rows == n, watch, err);
-        if (status != SL_OK)
-            return status;
-        done += rows;
-        if (watch && watch->progress)
-            watch->progress(watch->arg, done, n);
+    s->watch = watch;
+    s->feed_total = n;
+    sl_status status = SL_OK;
+    for (s->feed_done = 0; status == SL_OK && s->feed_done < n;) {
+        size_t rows = window_at(s, s->n_stored, n - s->feed_done);
+        status = feed_window(s, rows, s->feed_done + rows == n, watch, err);
+        s->feed_done += rows;
     }
-    s->has_logits = true;
-    return SL_OK;
+    if (status == SL_OK && watch && watch->progress)
+        watch->progress(watch->arg, n, n);
+    s->watch = NULL;
+    s->has_logits = status == SL_OK;
+    return status;
 }
 
 /* ------------------------------------------------------------------------------------------------------- bursts */

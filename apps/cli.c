@@ -1,0 +1,123 @@
+#include "cli.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+static volatile sig_atomic_t interrupted;
+
+/* The first Ctrl-C asks; a second one, by SA_RESETHAND, ends the process at once. */
+static void on_interrupt(int number)
+{
+    (void)number;
+    interrupted = 1;
+}
+
+void cli_init(cli *c, bool json)
+{
+    (void)json;
+    memset(c, 0, sizeof *c);
+    sl_progress_init(&c->progress, stderr, isatty(STDERR_FILENO) == 1);
+    struct sigaction action;
+    memset(&action, 0, sizeof action);
+    action.sa_handler = on_interrupt;
+    action.sa_flags = (int)SA_RESETHAND;
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+}
+
+double cli_seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+bool cli_interrupted(void *arg)
+{
+    (void)arg;
+    return interrupted != 0;
+}
+
+void cli_count(void *arg, size_t done_tokens, size_t total_tokens)
+{
+    cli *c = arg;
+    const sl_progress_state state = {c->phase, "tokens", done_tokens, total_tokens};
+    sl_progress_update(&c->progress, &state, cli_seconds());
+}
+
+static bool count_bytes(void *arg, uint64_t done_bytes, uint64_t total_bytes)
+{
+    cli *c = arg;
+    const sl_progress_state state = {"loading", "MiB", done_bytes >> 20, total_bytes >> 20};
+    sl_progress_update(&c->progress, &state, cli_seconds());
+    return !interrupted;
+}
+
+static void log_line(void *arg, bool warning, const char *text)
+{
+    cli *c = arg;
+    if (!warning && !c->verbose)
+        return;
+    sl_progress_clear(&c->progress);
+    fprintf(stderr, "sluice: %s%s\n", warning ? "warning: " : "", text);
+}
+
+static void print_engine(const sl_engine *engine)
+{
+    sl_engine_info info;
+    char ram[SL_TEXT_NUMBER_BYTES], weights[SL_TEXT_NUMBER_BYTES];
+    sl_engine_get_info(engine, &info);
+    fprintf(stderr, "sluice: %u threads, %s kernels, memory budget %s, weights %s\n", info.n_threads, info.cpu_level,
+            sl_text_format_size(info.ram_bytes, ram), sl_text_format_size(info.weight_bytes, weights));
+    const char *name, *level;
+    for (size_t i = 0; (name = sl_engine_kernel(engine, i, &level)) != NULL; i++)
+        fprintf(stderr, "sluice: kernel %-14s %s\n", name, level);
+}
+
+sl_status cli_open(cli *c, const cli_engine_options *options, bool vocab_only, sl_engine **out, sl_err *err)
+{
+    const sl_engine_options engine_options = {
+        .model_path = options->model,
+        .ram_bytes = (uint64_t)options->ram_bytes,
+        .n_threads = (uint32_t)options->threads,
+        .vocab_only = vocab_only,
+        .log = log_line,
+        .progress = count_bytes,
+        .arg = c,
+    };
+    sl_status status = sl_engine_open(&engine_options, out, err);
+    sl_progress_clear(&c->progress);
+    if (status == SL_OK && c->verbose)
+        print_engine(*out);
+    return status;
+}
+
+void cli_print_plan(const sl_context *context)
+{
+    sl_plan plan;
+    char text[7][SL_TEXT_NUMBER_BYTES];
+    sl_context_get_plan(context, &plan);
+    fprintf(stderr,
+            "sluice: plan: of %s: program %s, weights %s, tables %s, ring %s, window of %zu tokens %s, resident %s\n",
+            sl_text_format_size(plan.ram_bytes, text[0]), sl_text_format_size(plan.program_bytes, text[1]),
+            sl_text_format_size(plan.weight_bytes, text[2]), sl_text_format_size(plan.table_bytes, text[3]),
+            sl_text_format_size(plan.ring_bytes, text[4]), plan.window_tokens,
+            sl_text_format_size(plan.window_bytes, text[5]), sl_text_format_size(plan.resident_bytes, text[6]));
+    fprintf(stderr, "sluice: plan: cache of %zu tokens %s (%llu bytes a token), disk %s\n", plan.max_tokens,
+            sl_text_format_size(plan.kv_bytes, text[0]), (unsigned long long)plan.kv_token_bytes,
+            sl_text_format_size(plan.disk_bytes, text[1]));
+}
+
+bool cli_parse(const sl_args_table *table, int argc, char **argv, sl_args_result *result, int *exit_code, sl_err *err)
+{
+    *exit_code = sl_args_parse(table, argc, argv, result, err);
+    if (*exit_code != SL_OK)
+        return false;
+    if (!result->help)
+        return true;
+    sl_args_print_help(table, stdout);
+    return false;
+}

@@ -1,0 +1,344 @@
+/* sluice run: prefill a text into a cache on flash, answer a question about it by bursts, print what was measured. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli.h"
+
+typedef struct run_options {
+    cli_engine_options engine;
+    const char *file, *question, *kv_dir;
+    int64_t n_predict, window, ring, seed, top_k, drafts;
+    double temp, top_p, min_p, rope_scale;
+    bool force_context, allow_ram_dir, chat, json, verbose;
+    int kv;
+} run_options;
+
+typedef struct run_state {
+    cli c;
+    run_options o;
+    sl_engine *engine;
+    sl_context *context;
+    char *document;
+    size_t document_bytes;
+    sl_tokens prompt;
+    FILE *text_out; /* stdout; stderr with --json */
+    char *text;     /* the answer, with --json */
+    size_t n_text, text_cap;
+    int32_t *ids;
+    size_t n_ids;
+    bool out_of_memory;
+} run_state;
+
+static const char *const kv_choices[] = {"q8_0", "f16", NULL};
+
+static bool parse(run_options *o, int argc, char **argv, int *exit_code, sl_err *err)
+{
+    *o = (run_options){.n_predict = 128, .seed = 1, .drafts = 15, .top_p = 1.0};
+    const sl_arg options[] = {
+        {.name = "model", .letter = 'm', .kind = SL_ARG_KIND_STRING, .out = &o->engine.model, .required = true,
+         .metavar = "MODEL.gguf", .group = "Input", .help = "model file (GGUF)"},
+        {.name = "file", .letter = 'f', .kind = SL_ARG_KIND_STRING, .out = &o->file, .metavar = "DOC.txt",
+         .help = "the document; - reads standard input"},
+        {.name = "prompt", .letter = 'p', .kind = SL_ARG_KIND_STRING, .out = &o->question, .allow_empty = true,
+         .metavar = "TEXT", .help = "the question; stands after the document and a blank line"},
+        {.name = "chat", .kind = SL_ARG_KIND_FLAG, .out = &o->chat,
+         .help = "one user message in the model's chat template"},
+        {.name = "predict", .letter = 'n', .kind = SL_ARG_KIND_INT, .out = &o->n_predict, .min = 0, .max = 1 << 24,
+         .group = "Answer", .help = "most tokens to generate", .default_text = "128"},
+        {.name = "temp", .kind = SL_ARG_KIND_FLOAT, .out = &o->temp, .low = 0, .high = 1000,
+         .help = "temperature; 0 takes the likeliest token", .default_text = "0"},
+        {.name = "top-k", .kind = SL_ARG_KIND_INT, .out = &o->top_k, .min = 0, .max = 1 << 24,
+         .help = "keep the k likeliest tokens; 0 keeps all", .default_text = "0"},
+        {.name = "top-p", .kind = SL_ARG_KIND_FLOAT, .out = &o->top_p, .low = 1e-6, .high = 1,
+         .help = "keep the likeliest tokens up to this share", .default_text = "1"},
+        {.name = "min-p", .kind = SL_ARG_KIND_FLOAT, .out = &o->min_p, .low = 0, .high = 1,
+         .help = "keep tokens at least this likely, the likeliest being 1", .default_text = "0"},
+        {.name = "seed", .kind = SL_ARG_KIND_INT, .out = &o->seed, .min = 0, .max = INT64_MAX,
+         .help = "of the random numbers", .default_text = "1"},
+        {.name = "draft", .kind = SL_ARG_KIND_INT, .out = &o->drafts, .min = 0, .max = 255,
+         .help = "drafted tokens verified per pass; never changes the text", .default_text = "15"},
+        {.name = "ram", .kind = SL_ARG_KIND_SIZE, .out = &o->engine.ram_bytes, .min = 1, .max = INT64_MAX,
+         .group = "Machine", .help = "ceiling of the memory in use, weights included",
+         .default_text = "half of what is free"},
+        {.name = "kv", .kind = SL_ARG_KIND_CHOICE, .out = &o->kv, .choices = kv_choices,
+         .help = "stored type of the cache", .default_text = "q8_0"},
+        {.name = "kv-dir", .kind = SL_ARG_KIND_STRING, .out = &o->kv_dir, .metavar = "DIR",
+         .help = "where the cache lies (an unnamed file)", .default_text = "$SLUICE_KV_DIR, else /var/tmp"},
+        {.name = "allow-ram-dir", .kind = SL_ARG_KIND_FLAG, .out = &o->allow_ram_dir,
+         .help = "accept a memory file system there"},
+        {.name = "threads", .kind = SL_ARG_KIND_INT, .out = &o->engine.threads, .min = 1, .max = 1024,
+         .help = "computing threads", .default_text = "all processors"},
+        {.name = "window", .kind = SL_ARG_KIND_TOKENS, .out = &o->window, .min = 64, .max = 1 << 20,
+         .help = "prompt tokens taken through the layers together, a multiple of 64",
+         .default_text = "from the budget"},
+        {.name = "ring", .kind = SL_ARG_KIND_SIZE, .out = &o->ring, .min = 1, .max = INT64_MAX,
+         .help = "memory of the read buffers together", .default_text = "from the budget"},
+        {.name = "rope-scale", .kind = SL_ARG_KIND_FLOAT, .out = &o->rope_scale, .low = 1, .high = 1e6,
+         .group = "Long contexts", .help = "stretch positions by this factor, and the trained context with them"},
+        {.name = "force-context", .kind = SL_ARG_KIND_FLAG, .out = &o->force_context,
+         .help = "go on beyond the trained context"},
+        {.name = "json", .kind = SL_ARG_KIND_FLAG, .out = &o->json, .group = "Output",
+         .help = "one JSON object on stdout; text and progress go to stderr"},
+        {.name = "verbose", .letter = 'v', .kind = SL_ARG_KIND_FLAG, .out = &o->verbose,
+         .help = "plan, kernels and memory on stderr"},
+    };
+    const sl_args_table table = {
+        .usage = "sluice run -m MODEL.gguf -f DOC.txt -p \"question\" [options]",
+        .about = "Reads a document into a KV cache on flash and answers a question about it. The answer goes to "
+                 "stdout as it comes, what was measured to stderr.",
+        .options = options,
+        .n_options = sizeof options / sizeof options[0],
+    };
+    sl_args_result result;
+    if (!cli_parse(&table, argc, argv, &result, exit_code, err))
+        return false;
+    if (!o->file && !o->question) {
+        *exit_code = sl_text_error(err, SL_USAGE, "nothing to read: give a document (-f) or a question (-p)");
+        return false;
+    }
+    return true;
+}
+
+/* ---------------------------------------------------------------------------------------------------------- the work */
+
+static bool keep(run_state *r, int32_t id, const char *text, size_t size)
+{
+    if (id >= 0)
+        r->ids[r->n_ids++] = id;
+    if (r->n_text + size > r->text_cap) {
+        size_t cap = 2 * r->text_cap + size + 256;
+        char *grown = realloc(r->text, cap);
+        if (!grown) {
+            r->out_of_memory = true;
+            return false;
+        }
+        r->text = grown;
+        r->text_cap = cap;
+    }
+    if (size > 0)
+        memcpy(r->text + r->n_text, text, size);
+    r->n_text += size;
+    return true;
+}
+
+static bool on_token(void *arg, int32_t id, const char *text, size_t size)
+{
+    run_state *r = arg;
+    fwrite(text, 1, size, r->text_out);
+    fflush(r->text_out);
+    return keep(r, id, text, size) && !cli_interrupted(NULL);
+}
+
+static sl_status read_prompt(run_state *r, sl_err *err)
+{
+    const sl_prompt prompt = {
+        .document = r->document,
+        .document_size = r->document_bytes,
+        .question = r->o.question,
+        .question_size = r->o.question ? strlen(r->o.question) : 0,
+        .chat = r->o.chat,
+    };
+    sl_status status = sl_engine_prompt(r->engine, &prompt, &r->prompt, err);
+    free(r->document);
+    r->document = NULL;
+    return status;
+}
+
+static sl_status make_context(run_state *r, sl_err *err)
+{
+    const sl_context_options options = {
+        .cache = r->o.kv == 1 ? SL_CACHE_F16 : SL_CACHE_Q8_0,
+        .kv_dir = r->o.kv_dir,
+        .allow_ram_dir = r->o.allow_ram_dir,
+        .prompt_tokens = r->prompt.n,
+        .predict_tokens = (size_t)r->o.n_predict,
+        .window_tokens = (size_t)r->o.window,
+        .ring_bytes = (uint64_t)r->o.ring,
+        .max_drafts = (size_t)r->o.drafts,
+        .rope_scale = r->o.rope_scale,
+        .force_context = r->o.force_context,
+        .stop = cli_interrupted,
+    };
+    sl_status status = sl_context_create(r->engine, &options, &r->context, err);
+    if (status == SL_OK && r->o.verbose)
+        cli_print_plan(r->context);
+    return status;
+}
+
+static sl_status answer(run_state *r, sl_draw_result *result, sl_err *err)
+{
+    const sl_draw_options options = {
+        .temp = (float)r->o.temp,
+        .top_k = (uint32_t)r->o.top_k,
+        .top_p = (float)r->o.top_p,
+        .min_p = (float)r->o.min_p,
+        .seed = (uint64_t)r->o.seed,
+        .predict_tokens = (size_t)r->o.n_predict,
+        .max_drafts = (size_t)r->o.drafts,
+        .token = on_token,
+        .arg = r,
+    };
+    r->ids = calloc((size_t)r->o.n_predict + 1, sizeof *r->ids);
+    if (!r->ids)
+        return sl_text_error(err, SL_FAILED, "out of memory: answer");
+    sl_status status = sl_context_generate(r->context, &options, result, err);
+    if (status == SL_OK && r->out_of_memory)
+        status = sl_text_error(err, SL_FAILED, "out of memory: answer");
+    return status;
+}
+
+/* --------------------------------------------------------------------------------------------------------- reporting */
+
+static const char *const reasons[] = {"stop", "length", "context", "cancelled"};
+
+static double per(double amount, double seconds)
+{
+    return seconds > 0.0 ? amount / seconds : 0.0;
+}
+
+static sl_status print_json(run_state *r, const sl_draw_result *result, sl_err *err)
+{
+    sl_stats s;
+    sl_context_get_stats(r->context, &s);
+    sl_json j;
+    sl_json_init(&j, stdout);
+    sl_json_object_start(&j);
+    sl_json_key(&j, "text");
+    sl_json_bytes(&j, r->text ? r->text : "", r->n_text);
+    sl_json_key(&j, "tokens");
+    sl_json_array_start(&j);
+    for (size_t i = 0; i < r->n_ids; i++)
+        sl_json_int(&j, r->ids[i]);
+    sl_json_array_end(&j);
+    sl_json_key(&j, "finish_reason");
+    sl_json_string(&j, reasons[result->reason]);
+    const struct {
+        const char *key;
+        uint64_t value;
+    } counts[] = {
+        {"prompt_tokens", s.prompt_tokens}, {"kv_bytes", s.kv_bytes}, {"bytes_read", s.bytes_read},
+        {"bytes_written", s.bytes_written}, {"bytes_visited", s.bytes_visited}, {"windows", s.n_windows},
+        {"passes", s.n_passes}, {"rows", s.n_rows}, {"drafted", s.n_drafted}, {"accepted", s.n_accepted},
+        {"peak_rss_bytes", s.peak_rss_bytes},
+    };
+    for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
+        sl_json_key(&j, counts[i].key);
+        sl_json_uint(&j, counts[i].value);
+    }
+    const struct {
+        const char *key;
+        double value;
+    } measures[] = {
+        {"prefill_s", s.prefill_s}, {"decode_s", s.decode_s}, {"wait_s", s.wait_s}, {"compute_s", s.compute_s},
+        {"read_s", s.read_s}, {"write_s", s.write_s},
+        {"verified_rows_per_s", per((double)s.n_rows, s.decode_s)},
+        {"accepted_tokens_per_s", per((double)s.n_tokens, s.decode_s)},
+        {"tokens_per_pass", s.n_passes ? (double)(s.n_tokens - 1) / (double)s.n_passes : 0.0},
+    };
+    for (size_t i = 0; i < sizeof measures / sizeof measures[0]; i++) {
+        sl_json_key(&j, measures[i].key);
+        sl_json_double(&j, measures[i].value);
+    }
+    sl_json_key(&j, "page_cache_growth_bytes");
+    if (s.page_cache_growth_bytes < 0)
+        sl_json_null(&j);
+    else
+        sl_json_int(&j, s.page_cache_growth_bytes);
+    sl_json_key(&j, "io_mode");
+    sl_json_string(&j, s.io_mode);
+    sl_json_object_end(&j);
+    return sl_json_finish(&j, err);
+}
+
+static void print_table(run_state *r, const sl_draw_result *result)
+{
+    sl_stats s;
+    sl_plan plan;
+    char a[SL_TEXT_NUMBER_BYTES], b[SL_TEXT_NUMBER_BYTES], c[SL_TEXT_NUMBER_BYTES];
+    sl_context_get_stats(r->context, &s);
+    sl_context_get_plan(r->context, &plan);
+    double rate = per((double)s.bytes_read, s.read_s);
+    double per_pass = s.n_passes ? (double)s.decode_bytes_read / (double)s.n_passes : 0.0;
+    fprintf(stderr, "\n");
+    fprintf(stderr, "  prompt      %zu tokens in %s, %.1f tokens/s, %zu windows of %zu\n", s.prompt_tokens,
+            sl_text_format_time(s.prefill_s, a), per((double)s.prompt_tokens, s.prefill_s), s.n_windows,
+            plan.window_tokens);
+    fprintf(stderr, "  answer      %zu tokens in %s (%s): %.2f accepted tokens/s\n", s.n_tokens,
+            sl_text_format_time(s.decode_s, a), reasons[result->reason], per((double)s.n_tokens, s.decode_s));
+    fprintf(stderr, "  bursts      %zu passes, %zu verified rows (%.1f rows/s), %zu of %zu drafts kept, %.2f tokens a "
+                    "pass\n",
+            s.n_passes, s.n_rows, per((double)s.n_rows, s.decode_s), s.n_accepted, s.n_drafted,
+            s.n_passes ? (double)(s.n_tokens - 1) / (double)s.n_passes : 0.0);
+    fprintf(stderr, "  cache       %s, of which %s at most in memory; written %s\n", sl_text_format_size(s.kv_bytes, a),
+            sl_text_format_size(plan.resident_bytes, b), sl_text_format_size(s.bytes_written, c));
+    fprintf(stderr, "  flash       %s read at %s, I/O %s; page cache grew by %s\n",
+            sl_text_format_size(s.bytes_read, a), sl_text_format_rate(rate, b), s.io_mode,
+            s.page_cache_growth_bytes < 0 ? "?" : sl_text_format_size((uint64_t)s.page_cache_growth_bytes, c));
+    fprintf(stderr, "  a pass      %s measured; disk floor %s (%s / that rate)\n",
+            sl_text_format_time(s.n_passes ? s.decode_s / (double)s.n_passes : 0.0, a),
+            sl_text_format_time(rate > 0.0 ? per_pass / rate : 0.0, b), sl_text_format_size((uint64_t)per_pass, c));
+    fprintf(stderr, "  time        computing %s, waiting for flash %s, writing %s\n",
+            sl_text_format_time(s.compute_s, a), sl_text_format_time(s.wait_s, b), sl_text_format_time(s.write_s, c));
+    fprintf(stderr, "  memory      peak %s of %s\n", sl_text_format_size(s.peak_rss_bytes, a),
+            sl_text_format_size(plan.ram_bytes, b));
+}
+
+/* The document may fill the budget; what the tokens need is planned later. */
+static uint64_t document_limit(const run_options *o)
+{
+    return o->engine.ram_bytes > 0 ? (uint64_t)o->engine.ram_bytes : UINT64_C(1) << 40;
+}
+
+static sl_status work(run_state *r, sl_err *err)
+{
+    sl_status status = SL_OK;
+    if (r->o.file)
+        status = sl_text_read(r->o.file, document_limit(&r->o), &r->document, &r->document_bytes, err);
+    if (status == SL_OK)
+        status = cli_open(&r->c, &r->o.engine, false, &r->engine, err);
+    if (status == SL_OK)
+        status = read_prompt(r, err);
+    if (status == SL_OK)
+        status = make_context(r, err);
+    if (status != SL_OK)
+        return status;
+    r->c.phase = "prefill";
+    status = sl_context_feed(r->context, r->prompt.ids, r->prompt.n, cli_count, &r->c, err);
+    sl_progress_clear(&r->c.progress);
+    sl_draw_result result = {SL_FINISH_REASON_CANCELLED, 0};
+    if (status == SL_OK)
+        status = answer(r, &result, err);
+    if (status != SL_OK)
+        return status;
+    if (r->n_text > 0 && r->text[r->n_text - 1] != '\n')
+        fputc('\n', r->text_out);
+    if (r->o.json)
+        status = print_json(r, &result, err);
+    else
+        print_table(r, &result);
+    if (status == SL_OK && result.reason == SL_FINISH_REASON_CANCELLED)
+        return sl_text_error(err, SL_CANCELLED, "interrupted");
+    return status;
+}
+
+int cmd_run(int argc, char **argv, sl_err *err)
+{
+    run_state r;
+    memset(&r, 0, sizeof r);
+    int code = SL_OK;
+    if (!parse(&r.o, argc, argv, &code, err))
+        return code;
+    cli_init(&r.c, r.o.json);
+    r.c.verbose = r.o.verbose;
+    r.text_out = r.o.json ? stderr : stdout;
+    code = work(&r, err);
+    sl_progress_clear(&r.c.progress);
+    free(r.document);
+    free(r.text);
+    free(r.ids);
+    sl_context_destroy(r.context);
+    if (r.engine)
+        sl_tokens_free(r.engine, &r.prompt);
+    sl_engine_close(r.engine);
+    return code;
+}
