@@ -196,11 +196,12 @@ static sl_status place_tensor(const sl_gguf *gguf, sl_gguf_tensor *tensor, const
                                "tensor '%s': data offset %" PRIu64 " found, a multiple of %" PRIu64 " expected", name,
                                off, gguf->alignment);
     uint64_t data_bytes = gguf->file_bytes > gguf->data_off ? gguf->file_bytes - gguf->data_off : 0;
-    if (off > data_bytes || tensor->bytes > data_bytes - off)
+    uint64_t least = tensor->bytes > 0 ? tensor->bytes : 1; /* also of a type whose size nobody here knows */
+    if (off > data_bytes || least > data_bytes - off)
         return sl_gguf_damaged(gguf, err,
                                "tensor '%s': data of %" PRIu64 " bytes at %" PRIu64 " + %" PRIu64
                                " pass the file's end at %" PRIu64,
-                               name, tensor->bytes, gguf->data_off, off, gguf->file_bytes);
+                               name, least, gguf->data_off, off, gguf->file_bytes);
     tensor->file_off = gguf->data_off + off;
     return SL_OK;
 }

@@ -240,6 +240,17 @@ static void fault_4_tensor_past_the_end(void **state)
     refuse(&build, "tensor 'w': data of 4 bytes"); /* no data section, not even the padding */
 }
 
+/* Found by fuzzing: a type of unknown size and no data section gave an offset beyond the file. */
+static void test_unknown_type_past_the_end(void **state)
+{
+    (void)state;
+    gguf_build build;
+    gguf_build_init(&build);
+    gguf_build_entry(&build, "w", 999, 1, (uint64_t[]){1}, 0);
+    refuse(&build, "tensor 'w': data of 1 bytes");
+    refuse_entry(999, 1, (uint64_t[]){1}, 256, "pass the file's end");
+}
+
 static void fault_5_html_page(void **state)
 {
     (void)state;
@@ -375,6 +386,7 @@ int main(void)
         cmocka_unit_test(fault_4_cut_at_every_byte),
         cmocka_unit_test(fault_4_tensor_past_the_end),
         cmocka_unit_test(fault_5_html_page),
+        cmocka_unit_test(test_unknown_type_past_the_end),
         cmocka_unit_test(test_every_byte_changed),
         cmocka_unit_test(test_header_fields),
         cmocka_unit_test(test_names),
