@@ -213,8 +213,7 @@ static int64_t widen(uint64_t raw, size_t n_bytes)
     return -(int64_t)(sign - 1 - (raw & (sign - 1))) - 1;
 }
 
-sl_status sl_gguf_get_uint(const sl_gguf *gguf, const char *key, uint64_t min, uint64_t max, uint64_t *out,
-                           sl_err *err)
+sl_status sl_gguf_get_uint(const sl_gguf *gguf, const char *key, uint64_t min, uint64_t max, uint64_t *out, sl_err *err)
 {
     const sl_gguf_value *value;
     sl_status status = find_or_say(gguf, key, "an integer", &value, err);
@@ -231,8 +230,7 @@ sl_status sl_gguf_get_uint(const sl_gguf *gguf, const char *key, uint64_t min, u
     else
         snprintf(found, sizeof found, "%" PRIu64, raw);
     if (negative || raw < min || raw > max)
-        return sl_gguf_damaged(gguf, err,
-                               "key '%s' at offset %zu: %s found, %" PRIu64 " to %" PRIu64 " expected", key,
+        return sl_gguf_damaged(gguf, err, "key '%s' at offset %zu: %s found, %" PRIu64 " to %" PRIu64 " expected", key,
                                (size_t)(value->data - gguf->meta), found, min, max);
     *out = raw;
     return SL_OK;
@@ -330,8 +328,8 @@ sl_status sl_gguf_read(const sl_gguf *gguf, const sl_gguf_tensor *tensor, uint64
 {
     char shown[SL_GGUF_NAME_BYTES];
     if (off > tensor->bytes || bytes > tensor->bytes - off)
-        return sl_err_set(err, SL_FAILED,
-                          "%s: tensor '%s': %zu bytes at %" PRIu64 " asked for, it has %" PRIu64, gguf->label,
-                          sl_gguf_show(shown, tensor->name.data, tensor->name.size), bytes, off, tensor->bytes);
+        return sl_err_set(err, SL_FAILED, "%s: tensor '%s': %zu bytes at %" PRIu64 " asked for, it has %" PRIu64,
+                          gguf->label, sl_gguf_show(shown, tensor->name.data, tensor->name.size), bytes, off,
+                          tensor->bytes);
     return sl_gguf_fetch(gguf, out, bytes, tensor->file_off + off, err);
 }

@@ -174,10 +174,9 @@ static sl_status size_tensor(const sl_gguf *gguf, sl_gguf_tensor *tensor, const 
     if (!sl_ggml_type_block(tensor->type, &block_elements, &block_bytes))
         return SL_OK;
     if (tensor->dims[0] % block_elements != 0)
-        return sl_gguf_damaged(gguf, err,
-                               "tensor '%s' of type %s: rows of %" PRIu64 " elements found, a multiple of %" PRIu32
-                               " expected",
-                               name, sl_ggml_type_name(tensor->type), tensor->dims[0], block_elements);
+        return sl_gguf_damaged(
+            gguf, err, "tensor '%s' of type %s: rows of %" PRIu64 " elements found, a multiple of %" PRIu32 " expected",
+            name, sl_ggml_type_name(tensor->type), tensor->dims[0], block_elements);
     uint64_t n_blocks = n_elements / block_elements;
     if (n_blocks > gguf->file_bytes / block_bytes)
         return sl_gguf_damaged(gguf, err,
@@ -268,8 +267,8 @@ static sl_status check_overlap(const sl_gguf *gguf, sl_err *err)
 
 sl_status sl_gguf_parse(sl_gguf *gguf, sl_err *err)
 {
-    sl_status status = sl_mem_new(gguf->budget, (size_t)gguf->n_values, sizeof *gguf->values, "model metadata",
-                                  &gguf->values, err);
+    sl_status status =
+        sl_mem_new(gguf->budget, (size_t)gguf->n_values, sizeof *gguf->values, "model metadata", &gguf->values, err);
     if (status == SL_OK)
         status = sl_mem_new(gguf->budget, (size_t)gguf->n_tensors, sizeof *gguf->tensors, "tensor directory",
                             &gguf->tensors, err);

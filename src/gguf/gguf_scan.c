@@ -197,7 +197,8 @@ static bool scan_header(scan *s, sl_gguf *gguf, sl_err *err)
     if (!take(s, 4, "version", &version, err))
         return false;
     if (version != 0 && (version & 0xffff) == 0) {
-        sl_gguf_damaged(s->gguf, err, "a big-endian GGUF file (version 0x%08" PRIx64 " at offset 4), little-endian expected",
+        sl_gguf_damaged(s->gguf, err,
+                        "a big-endian GGUF file (version 0x%08" PRIx64 " at offset 4), little-endian expected",
                         version);
         return false;
     }

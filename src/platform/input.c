@@ -52,8 +52,8 @@ sl_status sl_input_open(const char *path, sl_input **out, uint64_t *size_bytes, 
     if (fstat(fd, &info) != 0)
         status = sl_err_set_errno(err, SL_FAILED, errno, "%s: cannot be examined", shown(path));
     else if (!S_ISREG(info.st_mode))
-        status = sl_err_set(err, SL_FAILED, "%s: is %s, a regular file is expected", shown(path),
-                            kind_name(info.st_mode));
+        status =
+            sl_err_set(err, SL_FAILED, "%s: is %s, a regular file is expected", shown(path), kind_name(info.st_mode));
     size_t shown_size = strlen(shown(path)) + 1;
     sl_input *input = status == SL_OK ? malloc(sizeof *input + shown_size) : NULL;
     if (status == SL_OK && !input)
@@ -69,8 +69,7 @@ sl_status sl_input_open(const char *path, sl_input **out, uint64_t *size_bytes, 
     return SL_OK;
 }
 
-sl_status sl_input_read_by(sl_input_pread transfer, sl_input *input, void *buf, size_t bytes, uint64_t off,
-                           sl_err *err)
+sl_status sl_input_read_by(sl_input_pread transfer, sl_input *input, void *buf, size_t bytes, uint64_t off, sl_err *err)
 {
     uint8_t *to = buf;
     if (off > INT64_MAX || bytes > INT64_MAX - off)

@@ -15,9 +15,9 @@ static const char chat_template[] =
 
 /* "." stands for U+0120, the byte-level spelling of a space. Every part is a byte or an earlier merge. */
 static const char *const merges[] = {
-    ". t", "h e", ".t he", ". a", "i n", "r e", "o n", "e r",  ". s",  "a t",   ". o",   "e n",    ". c",  "i t",
-    "e s", ". w", "n d",  "o r", ". f", ". b", ". i", "in g", ".t o", ".o f",  ".a nd", "i s",    "a n",  "a l",
-    "o u", ". p", ". .",  "l l", "v e", "w h", ".i n", "l e",  "s t",  ".t h", ".. ..", "c h", "k e"};
+    ". t", "h e", ".t he", ". a", "i n", "r e", "o n",  "e r",  ". s",  "a t",  ". o",   "e n", ". c", "i t",
+    "e s", ". w", "n d",   "o r", ". f", ". b", ". i",  "in g", ".t o", ".o f", ".a nd", "i s", "a n", "a l",
+    "o u", ". p", ". .",   "l l", "v e", "w h", ".i n", "l e",  "s t",  ".t h", ".. ..", "c h", "k e"};
 
 enum { N_MERGES = sizeof merges / sizeof *merges, N_CONTROL = 3, WORD_BYTES = 32 };
 

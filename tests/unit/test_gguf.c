@@ -188,8 +188,8 @@ static void test_tensors(void **state)
         uint32_t type;
         const char *name;
         size_t bytes; /* of 64 x 3 elements */
-    } types[] = {{0, "F32", 768}, {1, "F16", 384}, {30, "BF16", 384}, {8, "Q8_0", 204}, {2, "Q4_0", 108},
-                 {3, "Q4_1", 120}};
+    } types[] = {{0, "F32", 768},  {1, "F16", 384},  {30, "BF16", 384},
+                 {8, "Q8_0", 204}, {2, "Q4_0", 108}, {3, "Q4_1", 120}};
     enum { N_TYPES = sizeof types / sizeof *types };
     for (uint32_t version = 2; version <= 3; version++) {
         gguf_build build;
@@ -202,8 +202,7 @@ static void test_tensors(void **state)
         for (size_t i = 0; i < sizeof data; i++)
             data[i] = (uint8_t)(i * 7 + version);
         for (size_t t = 0; t < N_TYPES; t++)
-            gguf_build_tensor(&build, types[t].name, types[t].type, 2, (uint64_t[]){64, 3}, data + t,
-                              types[t].bytes);
+            gguf_build_tensor(&build, types[t].name, types[t].type, 2, (uint64_t[]){64, 3}, data + t, types[t].bytes);
         gguf_build_entry(&build, "from the future", 999, 1, (uint64_t[]){5}, 0);
         sl_gguf *gguf = open_build(&build);
         assert_int_equal(sl_gguf_version(gguf), version);
@@ -326,10 +325,14 @@ static void test_large_vocabulary(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_scalars),         cmocka_unit_test(test_wrong_kind_is_named),
-        cmocka_unit_test(test_arrays),          cmocka_unit_test(test_tensors),
-        cmocka_unit_test(test_values_in_order), cmocka_unit_test(test_empty_directory),
-        cmocka_unit_test(test_tensors_in_any_order), cmocka_unit_test(test_large_vocabulary),
+        cmocka_unit_test(test_scalars),
+        cmocka_unit_test(test_wrong_kind_is_named),
+        cmocka_unit_test(test_arrays),
+        cmocka_unit_test(test_tensors),
+        cmocka_unit_test(test_values_in_order),
+        cmocka_unit_test(test_empty_directory),
+        cmocka_unit_test(test_tensors_in_any_order),
+        cmocka_unit_test(test_large_vocabulary),
     };
     sl_budget_init(&budget, UINT64_MAX);
     return cmocka_run_group_tests_name("gguf", tests, NULL, NULL);

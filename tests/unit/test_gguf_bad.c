@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "common/gguf_build.h"
+#include "gguf/gguf_parse.h"
 
 #define BUDGET_BYTES (1u << 20) /* whatever a file claims, its few bytes never justify more than this */
 
@@ -157,7 +158,8 @@ static void fault_1_dimensions_that_wrap(void **state)
     (void)state;
     const uint64_t huge = UINT64_MAX;
     refuse_entry(0, 1, (uint64_t[]){((uint64_t)1 << 42) + 1}, 0, "more than a file of");
-    refuse_entry(0, 4, (uint64_t[]){((uint64_t)1 << 42) + 1, (uint64_t)1 << 42, 1, 1}, 0, "more than 2^63 - 1 elements");
+    refuse_entry(0, 4, (uint64_t[]){((uint64_t)1 << 42) + 1, (uint64_t)1 << 42, 1, 1}, 0,
+                 "more than 2^63 - 1 elements");
     refuse_entry(0, 4, (uint64_t[]){INT64_MAX, 2, 1, 1}, 0, "more than 2^63 - 1 elements");
     refuse_entry(0, 4, (uint64_t[]){(uint64_t)1 << 32, (uint64_t)1 << 32, 1, 1}, 0, "more than 2^63 - 1 elements");
     refuse_entry(0, 1, (uint64_t[]){SIZE_MAX / 4}, 0, "more than a file of");
@@ -356,6 +358,32 @@ static void test_paths(void **state)
     assert_int_equal(budget.used_bytes, 0);
 }
 
+/* The file is read twice: what the first walk allowed is not believed in the second. */
+static void test_changed_between_the_walks(void **state)
+{
+    (void)state;
+    gguf_build build;
+    build_small(&build);
+    sl_gguf gguf = {.budget = &budget, .file_bytes = build.file.size, .label = "changed", .image = build.file.data};
+    sl_err err;
+    assert_int_equal(sl_gguf_scan(&gguf, &err), SL_OK);
+    gguf.meta = build.file.data;
+    for (size_t i = 24; i < gguf.meta_bytes; i++) {
+        build.file.data[i] ^= 0x80;
+        sl_status status = sl_gguf_parse(&gguf, &err);
+        build.file.data[i] ^= 0x80;
+        assert_true(status == SL_OK || status == SL_DAMAGED || status == SL_FAILED);
+        if (i == 31) /* the first key's length */
+            assert_string_equal(err.text, "changed: the file changed while it was read");
+        sl_mem_free(&budget, gguf.value_index.slots);
+        sl_mem_free(&budget, gguf.tensor_index.slots);
+        sl_mem_free(&budget, gguf.values);
+        sl_mem_free(&budget, gguf.tensors);
+    }
+    gguf_build_deinit(&build);
+    assert_int_equal(budget.used_bytes, 0);
+}
+
 static void test_every_allocation_fails(void **state)
 {
     (void)state;
@@ -393,6 +421,7 @@ int main(void)
         cmocka_unit_test(test_value_types),
         cmocka_unit_test(test_overlap),
         cmocka_unit_test(test_paths),
+        cmocka_unit_test(test_changed_between_the_walks),
         cmocka_unit_test(test_every_allocation_fails),
     };
     sl_budget_init(&budget, BUDGET_BYTES);

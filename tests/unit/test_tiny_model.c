@@ -148,11 +148,11 @@ static void test_vocabulary(void **state)
         n++;
     }
     assert_int_equal(n, tiny_model_n_vocab());
-    assert_memory_equal(tokens[TINY_TOK_BYTES].data, "\xc4\x80", 2);         /* byte 0: U+0100 */
-    assert_memory_equal(tokens[TINY_TOK_BYTES + ' '].data, "\xc4\xa0", 2);   /* space: U+0120 */
-    assert_memory_equal(tokens[TINY_TOK_BYTES + 0x7f].data, "\xc4\xa1", 2);  /* the first after it: U+0121 */
-    assert_memory_equal(tokens[TINY_TOK_BYTES + 0xad].data, "\xc5\x83", 2);  /* the last odd one: U+0143 */
-    assert_memory_equal(tokens[TINY_TOK_BYTES + 0xff].data, "\xc3\xbf", 2);  /* itself */
+    assert_memory_equal(tokens[TINY_TOK_BYTES].data, "\xc4\x80", 2);        /* byte 0: U+0100 */
+    assert_memory_equal(tokens[TINY_TOK_BYTES + ' '].data, "\xc4\xa0", 2);  /* space: U+0120 */
+    assert_memory_equal(tokens[TINY_TOK_BYTES + 0x7f].data, "\xc4\xa1", 2); /* the first after it: U+0121 */
+    assert_memory_equal(tokens[TINY_TOK_BYTES + 0xad].data, "\xc5\x83", 2); /* the last odd one: U+0143 */
+    assert_memory_equal(tokens[TINY_TOK_BYTES + 0xff].data, "\xc3\xbf", 2); /* itself */
     assert_memory_equal(tokens[TINY_TOK_BYTES + 'a'].data, "a", 1);
     iter = sl_gguf_iter_start(sl_gguf_find(gguf, "tokenizer.ggml.merges"));
     while (sl_gguf_iter_string(&iter, &merge)) {
