@@ -1,8 +1,9 @@
 /* Projections for AVX2, FMA and F16C: the bits of gemm_ref.c.
- * Quantised types: lanes are outputs, half a panel (8) at a time; four activation bytes are broadcast. The weights of
- * a group are decoded once for up to ROW_BLOCK rows. Weights enter `vpmaddubsw` as unsigned 4-bit values, so that
- * eight products of pairs stay inside 16 bits (8 * 2 * 15 * 127 = 30480). What was added to make them unsigned is
- * subtracted as offset * sum(q), which binary32 holds exactly. */
+ * Quantised types: lanes are outputs, a panel is two vectors; four activation bytes are broadcast. The weights of a
+ * group are decoded once for up to ROW_BLOCK rows, half a group (four quads of both vectors: eight registers) at a
+ * time. Weights enter `vpmaddubsw` as unsigned 4-bit values, so that eight products of pairs stay inside 16 bits
+ * (8 * 2 * 15 * 127 = 30480). What was added to make them unsigned is subtracted as offset * sum(q), which binary32
+ * holds exactly. */
 #include "kernel/levels.h"
 
 #if defined(__x86_64__)
@@ -15,7 +16,15 @@
 #define AVX2 __attribute__((target("avx2,fma,f16c")))
 #define AVX2_INLINE static inline __attribute__((always_inline, target("avx2,fma,f16c")))
 
-enum { ROW_BLOCK = 16, HALF = 8, QUADS = 8, PLANE = 4 * SL_PANEL, Q4_VALUES = 4 * PLANE, Q8_VALUES = 8 * PLANE };
+enum {
+    ROW_BLOCK = 16,
+    HALF = 8,      /* outputs of a vector */
+    QUADS = 8,     /* of a group */
+    SPLIT = 4,     /* quads decoded at a time for many rows */
+    PLANE = 4 * SL_PANEL,
+    Q4_VALUES = 4 * PLANE,
+    Q8_VALUES = 8 * PLANE
+};
 
 /* Rows of quantised input: up to ROW_BLOCK of them share one decoding of the weights. */
 typedef struct row_block {
@@ -66,18 +75,19 @@ AVX2_INLINE __m256i high_nibbles(__m256i v)
     return _mm256_and_si256(_mm256_srli_epi16(v, 4), _mm256_set1_epi8(15));
 }
 
-/* 16-bit sums of one row's group over eight outputs, two partial sums an output. w[i]: quad i, values 0..15. */
-AVX2_INLINE __m256i dot_nibbles(const __m256i w[QUADS], const uint8_t *q)
+/* 16-bit sums of n quads of one row over eight outputs, two partial sums an output; w[i] holds 0..15. */
+AVX2_INLINE __m256i dot_nibbles(const __m256i *w, const uint8_t *q, size_t n)
 {
     __m256i s = _mm256_maddubs_epi16(w[0], broadcast_quad(q));
-    for (size_t i = 1; i < QUADS; i++)
+    for (size_t i = 1; i < n; i++)
         s = _mm256_add_epi16(s, _mm256_maddubs_epi16(w[i], broadcast_quad(q + 4 * i)));
     return s;
 }
 
-AVX2_INLINE void decode_q4(__m256i w[QUADS], const uint8_t *values)
+/* n quads of eight outputs. */
+AVX2_INLINE void decode_q4(__m256i *w, const uint8_t *values, size_t n)
 {
-    for (size_t i = 0; i < QUADS / 2; i++) {
+    for (size_t i = 0; i < n / 2; i++) {
         __m256i v = load_256(values + i * PLANE);
         w[2 * i] = low_nibbles(v);
         w[2 * i + 1] = high_nibbles(v);
@@ -98,27 +108,53 @@ AVX2_INLINE __m256 fold_q4(__m256 acc, __m256i dot, __m256 d, __m256 m, const ro
     return acc;
 }
 
-/* Eight outputs (those at `half`) of a panel for in->n rows. */
-AVX2_INLINE void half_panel_q4(float *out, size_t out_stride, const uint8_t *panel, size_t half, size_t n_groups,
+/* sums[r] = or += the 16-bit sums of the four quads in w, for each row. */
+AVX2_INLINE void add_quads(__m256i sums[ROW_BLOCK][2], __m256i w[2][SPLIT], const row_block *in, size_t g,
+                           size_t first_quad)
+{
+    for (size_t r = 0; r < in->n; r++) {
+        const uint8_t *q = values_of(in, r, g) + 4 * first_quad;
+        for (size_t h = 0; h < 2; h++) {
+            __m256i s = dot_nibbles(w[h], q, SPLIT);
+            sums[r][h] = first_quad == 0 ? s : _mm256_add_epi16(sums[r][h], s);
+        }
+    }
+}
+
+/* A whole panel for in->n rows. */
+AVX2_INLINE void rows_panel_q4(float *out, size_t out_stride, const uint8_t *panel, size_t n_groups,
                                const row_block *in, sl_wtype type)
 {
     size_t group_bytes = sl_wtype_row_bytes(type, SL_GROUP) * SL_PANEL;
-    __m256 acc[ROW_BLOCK];
+    __m256 acc[ROW_BLOCK][2];
+    __m256i sums[ROW_BLOCK][2];
     for (size_t r = 0; r < in->n; r++)
-        acc[r] = _mm256_setzero_ps();
+        acc[r][0] = acc[r][1] = _mm256_setzero_ps();
     for (size_t g = 0; g < n_groups; g++) {
         const uint8_t *group = panel + g * group_bytes;
-        __m256i w[QUADS];
-        decode_q4(w, group + half * 4);
-        __m256 d = load_halves(group + Q4_VALUES + half * 2);
-        __m256 m = type == SL_WTYPE_Q4_1 ? load_halves(group + Q4_VALUES + 2 * SL_PANEL + half * 2) : d;
+        const uint8_t *head = group + Q4_VALUES;
+        __m256i w[2][SPLIT];
+        decode_q4(w[0], group, SPLIT);
+        decode_q4(w[1], group + 4 * HALF, SPLIT);
+        add_quads(sums, w, in, g, 0);
+        decode_q4(w[0], group + 2 * PLANE, SPLIT);
+        decode_q4(w[1], group + 2 * PLANE + 4 * HALF, SPLIT);
+        __m256 d[2] = {load_halves(head), load_halves(head + 2 * HALF)};
+        __m256 m[2] = {d[0], d[1]};
+        for (size_t h = 0; type == SL_WTYPE_Q4_1 && h < 2; h++)
+            m[h] = load_halves(head + 2 * SL_PANEL + h * 2 * HALF);
         for (size_t r = 0; r < in->n; r++) {
-            __m256i dot = _mm256_madd_epi16(dot_nibbles(w, values_of(in, r, g)), _mm256_set1_epi16(1));
-            acc[r] = fold_q4(acc[r], dot, d, m, in, r, g, type);
+            const uint8_t *q = values_of(in, r, g) + 4 * SPLIT;
+            for (size_t h = 0; h < 2; h++) {
+                __m256i pairs = _mm256_add_epi16(sums[r][h], dot_nibbles(w[h], q, SPLIT));
+                __m256i dot = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+                acc[r][h] = fold_q4(acc[r][h], dot, d[h], m[h], in, r, g, type);
+            }
         }
     }
     for (size_t r = 0; r < in->n; r++)
-        _mm256_storeu_ps(out + r * out_stride + half, acc[r]);
+        for (size_t h = 0; h < 2; h++)
+            _mm256_storeu_ps(out + r * out_stride + h * HALF, acc[r][h]);
 }
 
 /* A whole panel for one row: bound by memory, so the panel is read once, front to back. */
@@ -130,11 +166,11 @@ AVX2_INLINE void row_panel_q4(float *out, const uint8_t *panel, size_t n_groups,
         const uint8_t *group = panel + g * group_bytes;
         for (size_t h = 0; h < 2; h++) {
             __m256i w[QUADS];
-            decode_q4(w, group + h * 4 * HALF);
+            decode_q4(w, group + h * 4 * HALF, QUADS);
             const uint8_t *head = group + Q4_VALUES + h * 2 * HALF;
             __m256 d = load_halves(head);
             __m256 m = type == SL_WTYPE_Q4_1 ? load_halves(head + 2 * SL_PANEL) : d;
-            __m256i dot = _mm256_madd_epi16(dot_nibbles(w, values_of(in, 0, g)), _mm256_set1_epi16(1));
+            __m256i dot = _mm256_madd_epi16(dot_nibbles(w, values_of(in, 0, g), QUADS), _mm256_set1_epi16(1));
             acc[h] = fold_q4(acc[h], dot, d, m, in, 0, g, type);
         }
     }
@@ -145,12 +181,10 @@ AVX2_INLINE void row_panel_q4(float *out, const uint8_t *panel, size_t n_groups,
 AVX2_INLINE void panel_q4(float *out, size_t out_stride, const uint8_t *panel, size_t n_groups, const row_block *in,
                           sl_wtype type)
 {
-    if (in->n == 1) {
+    if (in->n == 1)
         row_panel_q4(out, panel, n_groups, in, type);
-        return;
-    }
-    for (size_t half = 0; half < SL_PANEL; half += HALF)
-        half_panel_q4(out, out_stride, panel, half, n_groups, in, type);
+    else
+        rows_panel_q4(out, out_stride, panel, n_groups, in, type);
 }
 
 AVX2 static void panel_q4_0(float *out, size_t out_stride, const uint8_t *panel, size_t n_groups,
@@ -165,34 +199,49 @@ AVX2 static void panel_q4_1(float *out, size_t out_stride, const uint8_t *panel,
     panel_q4(out, out_stride, panel, n_groups, in, SL_WTYPE_Q4_1);
 }
 
-/* Eight outputs of a Q8_0 panel. w + 128 = 16 * high + low: two passes of the 4-bit product, each with its eight
- * weight vectors in registers, and 128 * sum(q) taken off. */
-AVX2_INLINE void half_panel_q8(float *out, size_t out_stride, const uint8_t *panel, size_t half, size_t n_groups,
+/* Four quads of both vectors: w + 128 = 16 * high + low, one of the two. */
+AVX2_INLINE void decode_q8(__m256i w[2][SPLIT], const uint8_t *values, bool high)
+{
+    for (size_t h = 0; h < 2; h++)
+        for (size_t i = 0; i < SPLIT; i++) {
+            __m256i v = load_256(values + i * PLANE + h * 4 * HALF);
+            w[h][i] = high ? _mm256_xor_si256(high_nibbles(v), _mm256_set1_epi8(8)) : low_nibbles(v);
+        }
+}
+
+/* A whole Q8_0 panel for in->n rows: the 4-bit product twice, and 128 * sum(q) taken off. */
+AVX2_INLINE void rows_panel_q8(float *out, size_t out_stride, const uint8_t *panel, size_t n_groups,
                                const row_block *in)
 {
-    __m256 acc[ROW_BLOCK];
-    __m256i high[ROW_BLOCK];
+    __m256 acc[ROW_BLOCK][2];
+    __m256i high[ROW_BLOCK][2], low[ROW_BLOCK][2];
     for (size_t r = 0; r < in->n; r++)
-        acc[r] = _mm256_setzero_ps();
+        acc[r][0] = acc[r][1] = _mm256_setzero_ps();
     for (size_t g = 0; g < n_groups; g++) {
         const uint8_t *group = panel + g * (Q8_VALUES + 2 * SL_PANEL);
-        __m256i w[QUADS];
-        for (size_t i = 0; i < QUADS; i++)
-            w[i] = _mm256_xor_si256(high_nibbles(load_256(group + half * 4 + i * PLANE)), _mm256_set1_epi8(8));
-        for (size_t r = 0; r < in->n; r++)
-            high[r] = _mm256_madd_epi16(dot_nibbles(w, values_of(in, r, g)), _mm256_set1_epi16(16));
-        for (size_t i = 0; i < QUADS; i++)
-            w[i] = low_nibbles(load_256(group + half * 4 + i * PLANE));
-        __m256 d = load_halves(group + Q8_VALUES + half * 2);
+        __m256i w[2][SPLIT];
+        decode_q8(w, group, true);
+        add_quads(high, w, in, g, 0);
+        decode_q8(w, group + SPLIT * PLANE, true);
+        add_quads(high, w, in, g, SPLIT);
+        decode_q8(w, group, false);
+        add_quads(low, w, in, g, 0);
+        decode_q8(w, group + SPLIT * PLANE, false);
+        __m256 d[2] = {load_halves(group + Q8_VALUES), load_halves(group + Q8_VALUES + 2 * HALF)};
         for (size_t r = 0; r < in->n; r++) {
-            __m256i low = _mm256_madd_epi16(dot_nibbles(w, values_of(in, r, g)), _mm256_set1_epi16(1));
-            __m256 value = _mm256_cvtepi32_ps(_mm256_add_epi32(high[r], low));
-            value = _mm256_fmadd_ps(sum_of(in, r, g), _mm256_set1_ps(-128.0f), value);
-            acc[r] = _mm256_fmadd_ps(value, _mm256_mul_ps(d, scale_of(in, r, g)), acc[r]);
+            const uint8_t *q = values_of(in, r, g) + 4 * SPLIT;
+            for (size_t h = 0; h < 2; h++) {
+                __m256i pairs = _mm256_add_epi16(low[r][h], dot_nibbles(w[h], q, SPLIT));
+                __m256i dot = _mm256_add_epi32(_mm256_madd_epi16(high[r][h], _mm256_set1_epi16(16)),
+                                               _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+                __m256 value = _mm256_fmadd_ps(sum_of(in, r, g), _mm256_set1_ps(-128.0f), _mm256_cvtepi32_ps(dot));
+                acc[r][h] = _mm256_fmadd_ps(value, _mm256_mul_ps(d[h], scale_of(in, r, g)), acc[r][h]);
+            }
         }
     }
     for (size_t r = 0; r < in->n; r++)
-        _mm256_storeu_ps(out + r * out_stride + half, acc[r]);
+        for (size_t h = 0; h < 2; h++)
+            _mm256_storeu_ps(out + r * out_stride + h * HALF, acc[r][h]);
 }
 
 /* A whole Q8_0 panel for one row. The weight's sign moves to the activation, which is never -128; |-128| = 128 is
@@ -223,12 +272,10 @@ AVX2_INLINE void row_panel_q8(float *out, const uint8_t *panel, size_t n_groups,
 AVX2 static void panel_q8_0(float *out, size_t out_stride, const uint8_t *panel, size_t n_groups,
                             const row_block *in)
 {
-    if (in->n == 1) {
+    if (in->n == 1)
         row_panel_q8(out, panel, n_groups, in);
-        return;
-    }
-    for (size_t half = 0; half < SL_PANEL; half += HALF)
-        half_panel_q8(out, out_stride, panel, half, n_groups, in);
+    else
+        rows_panel_q8(out, out_stride, panel, n_groups, in);
 }
 
 typedef void (*panel_fn)(float *out, size_t out_stride, const uint8_t *panel, size_t n_groups, const row_block *in);
