@@ -5,7 +5,9 @@ set -eu
 doc=${DOC:-/usr/share/common-licenses/GPL-3}
 question=${QUESTION:-Who published this license?}
 
-tools/setup.sh build model
+groups=build
+tools/get_model.sh --here || groups="build model"
+tools/setup.sh $groups
 if [ ! -r "$doc" ]; then
     echo "sluice: $doc is not here; DOC=path names another text" >&2
     exit 1

@@ -1,21 +1,32 @@
 #!/bin/sh
 # Builds the fuzz programs with clang and gives each SECONDS: tools/fuzz.sh SECONDS
-# New findings stay in build_fuzz/found/<program>/; the small corpus that the tests replay is tests/fuzz/corpus/<program>/.
+# What they find stays in build_fuzz/found/<program>/; the small corpus that the tests replay is tests/fuzz/corpus/.
+# Last line: N passed, N failed, N skipped, counting programs.
 set -eu
 seconds=$1
-CC=clang tools/build.sh build_fuzz all -DCMAKE_BUILD_TYPE=Debug -DSLUICE_FUZZ=ON \
-    -DSLUICE_SANITIZE=address,undefined
-ran=0
-for program in build_fuzz/tests/fuzz/fuzz_*; do
-    [ -x "$program" ] && [ -f "$program" ] || continue
-    name=${program##*/}
-    found=build_fuzz/found/$name
-    mkdir -p "$found"
-    corpus=tests/fuzz/corpus/$name
-    [ -d "$corpus" ] || corpus=
-    echo "$name: $seconds s"
-    "$program" -max_total_time="$seconds" -rss_limit_mb=2048 -timeout=20 -print_final_stats=1 \
-        -artifact_prefix="$found/" "$found" $corpus
-    ran=$((ran + 1))
+targets=
+for source in tests/fuzz/fuzz_*.c; do
+    name=${source##*/}
+    targets="$targets ${name%.c}"
 done
-[ "$ran" -gt 0 ] || { echo "sluice: no fuzz program was built" >&2; exit 1; }
+CC=clang tools/build.sh build_fuzz "$targets" -DCMAKE_BUILD_TYPE=Debug -DSLUICE_FUZZ=ON \
+    -DSLUICE_SANITIZE=address,undefined
+passed=0
+failed=0
+for name in $targets; do
+    found=build_fuzz/found/$name
+    corpus=tests/fuzz/corpus/${name#fuzz_}
+    [ -d "$corpus" ] || corpus=
+    mkdir -p "$found"
+    echo "$name: $seconds s"
+    if "build_fuzz/tests/fuzz/$name" -max_total_time="$seconds" -rss_limit_mb=2048 -timeout=20 -print_final_stats=1 \
+        -artifact_prefix="$found/" "$found" $corpus >"$found.log" 2>&1; then
+        passed=$((passed + 1))
+        grep -E '^Done|^stat::average' "$found.log"
+    else
+        failed=$((failed + 1))
+        tail -n 60 "$found.log"
+    fi
+done
+echo "$passed passed, $failed failed, 0 skipped"
+[ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]

