@@ -33,6 +33,15 @@ static uint32_t merge_find(const sl_bpe *bpe, uint32_t left, uint32_t right)
     return bpe->slots[slot_find(bpe, left, right)] - 1; /* a free slot holds 0: wraps to `none` */
 }
 
+/* Does token `result` stand for the bytes of `left` and `right`? Then encoding and decoding give the text back. */
+static bool is_joined(const sl_vocab *vocab, const sl_merge *merge)
+{
+    sl_tok_text left = sl_vocab_bytes(vocab, merge->left), right = sl_vocab_bytes(vocab, merge->right);
+    sl_tok_text result = sl_vocab_bytes(vocab, merge->result);
+    return result.size == left.size + right.size && memcmp(result.data, left.data, left.size) == 0 &&
+           memcmp(result.data + left.size, right.data, right.size) == 0;
+}
+
 /* One merge "left right". The space that parts them is not the first byte; byte-level spellings hold no other. */
 static bool merge_parse(const sl_vocab *vocab, sl_tok_text text, sl_merge *out)
 {
@@ -49,7 +58,7 @@ static bool merge_parse(const sl_vocab *vocab, sl_tok_text text, sl_merge *out)
     if (left < 0 || right < 0 || result < 0)
         return false;
     *out = (sl_merge){(uint32_t)left, (uint32_t)right, (uint32_t)result};
-    return true;
+    return is_joined(vocab, out);
 }
 
 static sl_status merges_read(sl_bpe *bpe, const sl_vocab *vocab, const sl_tok_source *source, sl_err *err)

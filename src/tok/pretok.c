@@ -27,6 +27,7 @@ static const struct pattern {
 
 struct sl_pretok {
     sl_budget *budget;
+    sl_err fault; /* the last allocation that PCRE2 was refused */
     pcre2_general_context *context;
     pcre2_match_data *match;
     pcre2_code *codes[MAX_EXPRESSIONS];
@@ -35,13 +36,14 @@ struct sl_pretok {
 
 static void *count_malloc(size_t bytes, void *arg)
 {
+    sl_pretok *pretok = arg;
     void *ptr;
-    return sl_mem_new(arg, bytes, 1, "split patterns", &ptr, NULL) == SL_OK ? ptr : NULL;
+    return sl_mem_new(pretok->budget, bytes, 1, "split patterns", &ptr, &pretok->fault) == SL_OK ? ptr : NULL;
 }
 
 static void count_free(void *ptr, void *arg)
 {
-    sl_mem_free(arg, ptr);
+    sl_mem_free(((sl_pretok *)arg)->budget, ptr);
 }
 
 static const struct pattern *pattern_find(sl_tok_text name)
@@ -65,16 +67,18 @@ static sl_status pattern_refuse(sl_tok_text name, sl_err *err)
                       sl_quote_of(name).text, known);
 }
 
-static sl_status out_of_memory(sl_err *err)
+static sl_status out_of_memory(const sl_pretok *pretok, sl_err *err)
 {
-    return sl_err_set(err, SL_FAILED, "out of memory, or the memory budget is too small: split patterns");
+    if (pretok->fault.status == SL_OK)
+        return sl_err_set(err, SL_FAILED, "out of memory: split patterns");
+    return sl_err_set(err, pretok->fault.status, "%s", pretok->fault.text);
 }
 
 static sl_status pattern_compile(sl_pretok *pretok, const struct pattern *pattern, sl_err *err)
 {
     pcre2_compile_context *context = pcre2_compile_context_create(pretok->context);
     if (!context)
-        return out_of_memory(err);
+        return out_of_memory(pretok, err);
     sl_status status = SL_OK;
     for (size_t i = 0; i < MAX_EXPRESSIONS && pattern->expressions[i] && status == SL_OK; i++) {
         int error;
@@ -83,7 +87,7 @@ static sl_status pattern_compile(sl_pretok *pretok, const struct pattern *patter
                                          PCRE2_UTF | PCRE2_UCP, &error, &off, context);
         if (!code) {
             status = error == PCRE2_ERROR_HEAP_FAILED
-                         ? out_of_memory(err)
+                         ? out_of_memory(pretok, err)
                          : sl_err_set(err, SL_FAILED, "PCRE2 cannot compile split pattern %s: error %d at %zu",
                                       pattern->name, error, (size_t)off);
             break;
@@ -107,9 +111,9 @@ sl_status sl_pretok_create(sl_tok_text name, sl_budget *budget, sl_pretok **out,
     if (status != SL_OK)
         return status;
     pretok->budget = budget;
-    pretok->context = pcre2_general_context_create(count_malloc, count_free, budget);
+    pretok->context = pcre2_general_context_create(count_malloc, count_free, pretok);
     pretok->match = pretok->context ? pcre2_match_data_create(1, pretok->context) : NULL;
-    status = pretok->match ? pattern_compile(pretok, pattern, err) : out_of_memory(err);
+    status = pretok->match ? pattern_compile(pretok, pattern, err) : out_of_memory(pretok, err);
     if (status != SL_OK) {
         sl_pretok_destroy(pretok);
         return status;
@@ -141,6 +145,8 @@ static sl_status match_next(sl_pretok *pretok, size_t level, sl_tok_text text, s
     *is_found = result != PCRE2_ERROR_NOMATCH;
     if (!*is_found)
         return SL_OK;
+    if (result == PCRE2_ERROR_NOMEMORY)
+        return out_of_memory(pretok, err);
     if (result < 0)
         return sl_err_set(err, SL_FAILED, "PCRE2 failed to split the text: error %d at byte %zu of %zu", result, *from,
                           text.size);

@@ -69,10 +69,10 @@ int32_t sl_vocab_find_spelling(const sl_vocab *vocab, const char *spelling, size
     size_t n_bytes;
     if (size > sizeof bytes)
         return -1;
-    int32_t id = sl_vocab_find(vocab, spelling, size, true);
-    if (id < 0 && spelling_decode(spelling, size, bytes, &n_bytes))
+    int32_t id = -1;
+    if (spelling_decode(spelling, size, bytes, &n_bytes))
         id = sl_vocab_find(vocab, bytes, n_bytes, false);
-    return id;
+    return id >= 0 ? id : sl_vocab_find(vocab, spelling, size, true);
 }
 
 static sl_status kinds_read(sl_vocab *vocab, const sl_tok_source *source, sl_err *err)

@@ -33,7 +33,8 @@ void sl_vocab_deinit(sl_vocab *vocab);
 sl_tok_text sl_vocab_bytes(const sl_vocab *vocab, uint32_t id);
 /* -1: none. */
 int32_t sl_vocab_find(const sl_vocab *vocab, const char *bytes, size_t size, bool is_literal);
-/* The same by spelling, as the model file writes it. spelling: at most SL_VOCAB_SPELLING_MAX bytes, else -1. */
+/* The same by spelling, as the model file writes it; byte-level tokens before literal ones. -1: none, or longer than
+ * SL_VOCAB_SPELLING_MAX bytes. */
 int32_t sl_vocab_find_spelling(const sl_vocab *vocab, const char *spelling, size_t size);
 #define SL_VOCAB_SPELLING_MAX 4096u
 
