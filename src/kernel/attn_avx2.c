@@ -12,8 +12,12 @@
 #include "kernel/avx2.h"
 
 /* Accumulators of a register block: 8 leave room for queries and broadcasts in 16 registers and hide the latency
- * of two instructions a cycle. */
+ * of two instructions a cycle. Accumulator i belongs to key (or dimension) i / nv and vector i % nv. Each
+ * has a name, because gcc leaves an array of them in memory. */
 enum { ACCUMULATORS = 8, HALF_BLOCK = 8 };
+#define EACH_ACCUMULATOR(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7)
+/* gcc 12 without this: two register copies for every step, and spills (-fno-tree-coalesce-vars cures it too). */
+#define KEEP(i) __asm__("" : "+x"(acc##i));
 
 /* One block's work: nv is its number of vectors, a constant in every inlined copy, as is masked. */
 typedef struct block {
@@ -156,42 +160,49 @@ typedef struct f16_tile {
 
 AVX2_INLINE void score_f16(const f16_tile *t, const block *b, const int nv)
 {
-    const int nk = ACCUMULATORS / nv;
-    for (int key = 0; key < SL_TILE; key += nk) {
-        __m256 acc[ACCUMULATORS];
-        for (int i = 0; i < ACCUMULATORS; i++)
-            acc[i] = _mm256_setzero_ps();
+    for (int key = 0; key < SL_TILE; key += ACCUMULATORS / nv) {
+#define ZERO(i) __m256 acc##i = _mm256_setzero_ps();
+#define STEP(i) acc##i = _mm256_fmadd_ps(_mm256_set1_ps(k[i / nv]), i % nv ? q1 : q0, acc##i);
+#define STORE(i) _mm256_store_ps(b->s + (key + i / nv) * SL_LANES + i % nv * 8, acc##i);
+        EACH_ACCUMULATOR(ZERO)
         const float *q = b->q, *k = t->k + key;
-        for (size_t d = 0; d < t->head_dim; d++, q += SL_LANES, k += SL_TILE)
-            for (int i = 0; i < nk; i++)
-                for (int j = 0; j < nv; j++)
-                    acc[i * nv + j] = _mm256_fmadd_ps(_mm256_set1_ps(k[i]), _mm256_load_ps(q + 8 * j), acc[i * nv + j]);
-        for (int i = 0; i < nk; i++)
-            for (int j = 0; j < nv; j++)
-                _mm256_store_ps(b->s + (key + i) * SL_LANES + 8 * j, acc[i * nv + j]);
+        for (size_t d = 0; d < t->head_dim; d++, q += SL_LANES, k += SL_TILE) {
+            const __m256 q0 = _mm256_load_ps(q), q1 = _mm256_load_ps(q + 8);
+            EACH_ACCUMULATOR(STEP)
+            EACH_ACCUMULATOR(KEEP)
+        }
+        EACH_ACCUMULATOR(STORE)
+#undef ZERO
+#undef STEP
+#undef STORE
     }
+}
+
+/* sum + p * v where the key is visible: an fma with p = 0 would turn a sum of -0 into +0. */
+AVX2_INLINE __m256 add_visible(__m256 sum, __m256 p, float v, __m256 vis, const bool masked)
+{
+    __m256 next = _mm256_fmadd_ps(p, _mm256_set1_ps(v), sum);
+    return masked ? _mm256_blendv_ps(sum, next, vis) : next;
 }
 
 AVX2_INLINE void output_f16(const f16_tile *t, const block *b, const int nv, const bool masked)
 {
-    const int nd = ACCUMULATORS / nv;
-    for (size_t d = 0; d < t->head_dim; d += (size_t)nd) {
-        __m256 acc[ACCUMULATORS];
-        for (int i = 0; i < ACCUMULATORS; i++)
-            acc[i] = _mm256_setzero_ps();
-        const float *v = t->v + d;
-        for (int key = 0; key < SL_TILE; key++, v += t->head_dim)
-            for (int i = 0; i < nd; i++)
-                for (int j = 0; j < nv; j++) {
-                    size_t at = (size_t)key * SL_LANES + 8 * (size_t)j;
-                    __m256 old = acc[i * nv + j];
-                    __m256 sum = _mm256_fmadd_ps(_mm256_load_ps(b->s + at), _mm256_set1_ps(v[i]), old);
-                    /* fma with p = 0 would turn a sum of -0 into +0 */
-                    acc[i * nv + j] = masked ? _mm256_blendv_ps(old, sum, _mm256_load_ps(b->vis + at)) : sum;
-                }
-        for (int i = 0; i < nd; i++)
-            for (int j = 0; j < nv; j++)
-                fold_o(b, j, d + (size_t)i, acc[i * nv + j], masked);
+    for (size_t d = 0; d < t->head_dim; d += (size_t)(ACCUMULATORS / nv)) {
+#define ZERO(i) __m256 acc##i = _mm256_setzero_ps();
+#define STEP(i) acc##i = add_visible(acc##i, i % nv ? p1 : p0, v[i / nv], i % nv ? vis1 : vis0, masked);
+#define FOLD(i) fold_o(b, i % nv, d + (size_t)(i / nv), acc##i, masked);
+        EACH_ACCUMULATOR(ZERO)
+        const float *v = t->v + d, *p = b->s, *vis = masked ? b->vis : b->s;
+        for (int key = 0; key < SL_TILE; key++, v += t->head_dim, p += SL_LANES, vis += SL_LANES) {
+            const __m256 p0 = _mm256_load_ps(p), p1 = _mm256_load_ps(p + 8);
+            const __m256 vis0 = _mm256_load_ps(vis), vis1 = _mm256_load_ps(vis + 8);
+            EACH_ACCUMULATOR(STEP)
+            EACH_ACCUMULATOR(KEEP)
+        }
+        EACH_ACCUMULATOR(FOLD)
+#undef ZERO
+#undef STEP
+#undef FOLD
     }
 }
 
@@ -228,32 +239,48 @@ AVX2_INLINE __m256i pair_broadcast(const int16_t *pair)
     return _mm256_set1_epi32(bits);
 }
 
+AVX2_INLINE __m256i pairs_load(const void *pairs)
+{
+    return _mm256_load_si256(pairs);
+}
+
+/* sum + the products of a broadcast pair with eight pairs */
+AVX2_INLINE __m256i add_dot(__m256i sum, const int16_t *pair, __m256i pairs)
+{
+    return _mm256_add_epi32(sum, _mm256_madd_epi16(pair_broadcast(pair), pairs));
+}
+
+/* s = fma(dot, ks * qs, s) */
+AVX2_INLINE void add_score(float *at, __m256i dot, float ks, const float *qs, bool first)
+{
+    __m256 scale = _mm256_mul_ps(_mm256_set1_ps(ks), _mm256_load_ps(qs));
+    __m256 before = first ? _mm256_setzero_ps() : _mm256_load_ps(at);
+    _mm256_store_ps(at, _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot), scale, before));
+}
+
 AVX2_INLINE void score_q8(const q8_tile *t, const block *b, const int nv)
 {
-    const int nk = ACCUMULATORS / nv;
-    const float *qs = (const float *)(const void *)((const uint8_t *)b->q + t->head_dim * SL_LANES * 2);
-    for (int key = 0; key < SL_TILE; key += nk)
-        for (size_t g = 0; g < t->head_dim / SL_GROUP; g++) {
-            __m256i acc[ACCUMULATORS];
-            for (int i = 0; i < ACCUMULATORS; i++)
-                acc[i] = _mm256_setzero_si256();
+    const size_t head_dim = t->head_dim;
+    const float *all_qs = (const float *)(const void *)((const uint8_t *)b->q + head_dim * SL_LANES * 2);
+    for (int key = 0; key < SL_TILE; key += ACCUMULATORS / nv)
+        for (size_t g = 0; g < head_dim / SL_GROUP; g++) {
+#define ZERO(i) __m256i acc##i = _mm256_setzero_si256();
+#define STEP(i) acc##i = add_dot(acc##i, k + (size_t)(i / nv) * head_dim, i % nv ? q1 : q0);
+#define STORE(i) add_score(s + i / nv * SL_LANES + i % nv * 8, acc##i, ks[i / nv], qs + i % nv * 8, g == 0);
+            EACH_ACCUMULATOR(ZERO)
             const int16_t *q = (const int16_t *)b->q + g * SL_GROUP * SL_LANES;
-            const int16_t *k = t->k + (size_t)key * t->head_dim + g * SL_GROUP;
-            for (int e = 0; e < SL_GROUP; e += 2, q += 2 * SL_LANES)
-                for (int i = 0; i < nk; i++)
-                    for (int j = 0; j < nv; j++) {
-                        __m256i q_pairs = _mm256_load_si256((const __m256i *)(const void *)(q + 16 * j));
-                        __m256i k_pair = pair_broadcast(k + (size_t)i * t->head_dim + e);
-                        acc[i * nv + j] = _mm256_add_epi32(acc[i * nv + j], _mm256_madd_epi16(k_pair, q_pairs));
-                    }
-            for (int i = 0; i < nk; i++)
-                for (int j = 0; j < nv; j++) {
-                    float *at = b->s + (key + i) * SL_LANES + 8 * j;
-                    __m256 scale = _mm256_mul_ps(_mm256_set1_ps(t->ks[g * SL_TILE + (size_t)(key + i)]),
-                                                 _mm256_load_ps(qs + g * SL_LANES + 8 * j));
-                    __m256 before = g == 0 ? _mm256_setzero_ps() : _mm256_load_ps(at);
-                    _mm256_store_ps(at, _mm256_fmadd_ps(_mm256_cvtepi32_ps(acc[i * nv + j]), scale, before));
-                }
+            const int16_t *k = t->k + (size_t)key * head_dim + g * SL_GROUP;
+            for (int e = 0; e < SL_GROUP; e += 2, q += 2 * SL_LANES, k += 2) {
+                const __m256i q0 = pairs_load(q), q1 = pairs_load(q + 16);
+                EACH_ACCUMULATOR(STEP)
+                EACH_ACCUMULATOR(KEEP)
+            }
+            float *s = b->s + key * SL_LANES;
+            const float *ks = t->ks + g * SL_TILE + key, *qs = all_qs + g * SL_LANES;
+            EACH_ACCUMULATOR(STORE)
+#undef ZERO
+#undef STEP
+#undef STORE
         }
 }
 
@@ -289,27 +316,27 @@ AVX2_INLINE __m256 weights_q8(const q8_tile *t, const block *b, size_t g, int j,
 
 AVX2_INLINE void output_q8(const q8_tile *t, const block *b, const int nv, const bool masked)
 {
-    const int nd = ACCUMULATORS / nv;
     __m256 scale[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()};
-    for (size_t d = 0; d < t->head_dim; d += (size_t)nd) {
+    for (size_t d = 0; d < t->head_dim; d += (size_t)(ACCUMULATORS / nv)) {
         if (d % SL_GROUP == 0)
             for (int j = 0; j < nv; j++)
                 scale[j] = weights_q8(t, b, d / SL_GROUP, j, masked);
-        __m256i acc[ACCUMULATORS];
-        for (int i = 0; i < ACCUMULATORS; i++)
-            acc[i] = _mm256_set1_epi32(t->bias[d + (size_t)(i / nv)]);
+#define BIAS(i) __m256i acc##i = _mm256_set1_epi32(t->bias[d + (size_t)(i / nv)]);
+#define STEP(i) acc##i = add_dot(acc##i, v + i / nv * SL_TILE, i % nv ? w1 : w0);
+#define FOLD(i)                                                                                                        \
+    fold_o(b, i % nv, d + (size_t)(i / nv), _mm256_mul_ps(_mm256_cvtepi32_ps(acc##i), scale[i % nv]), masked);
+        EACH_ACCUMULATOR(BIAS)
         const int16_t *v = t->v + d * SL_TILE;
-        for (int key = 0; key < SL_TILE; key += 2)
-            for (int i = 0; i < nd; i++)
-                for (int j = 0; j < nv; j++) {
-                    const uint32_t *w = t->weight + key / 2 * SL_LANES + 8 * j;
-                    __m256i pairs = _mm256_load_si256((const __m256i *)(const void *)w);
-                    __m256i v_pair = pair_broadcast(v + i * SL_TILE + key);
-                    acc[i * nv + j] = _mm256_add_epi32(acc[i * nv + j], _mm256_madd_epi16(v_pair, pairs));
-                }
-        for (int i = 0; i < nd; i++)
-            for (int j = 0; j < nv; j++)
-                fold_o(b, j, d + (size_t)i, _mm256_mul_ps(_mm256_cvtepi32_ps(acc[i * nv + j]), scale[j]), masked);
+        const uint32_t *w = t->weight;
+        for (int key = 0; key < SL_TILE; key += 2, v += 2, w += SL_LANES) {
+            const __m256i w0 = pairs_load(w), w1 = pairs_load(w + 8);
+            EACH_ACCUMULATOR(STEP)
+            EACH_ACCUMULATOR(KEEP)
+        }
+        EACH_ACCUMULATOR(FOLD)
+#undef BIAS
+#undef STEP
+#undef FOLD
     }
 }
 
