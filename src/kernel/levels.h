@@ -18,7 +18,7 @@
     X(kv_pack_f16, sl_kv_pack_fn)                                                                                      \
     X(kv_pack_q8, sl_kv_pack_fn)
 
-#define SL_KERNELS_ATTN_AVX512(X)
+#define SL_KERNELS_ATTN_AVX512(X) X(attn_tile_f16, sl_attn_tile_fn) X(attn_tile_q8, sl_attn_tile_fn)
 
 /* gemm_avx2.c, vec_avx2.c, gemm_avx512.c, vec_avx512.c */
 #define SL_KERNELS_GEMM_AVX2(X)                                                                                        \
@@ -38,7 +38,22 @@
     X(argmax, sl_argmax_fn)                                                                                            \
     X(finite, sl_finite_fn)
 
-#define SL_KERNELS_GEMM_AVX512(X)
+#define SL_KERNELS_GEMM_AVX512(X)                                                                                      \
+    X(qrow, sl_qrow_fn)                                                                                                \
+    X(gemm_f32, sl_gemm_fn)                                                                                            \
+    X(gemm_f16, sl_gemm_fn)                                                                                            \
+    X(gemm_bf16, sl_gemm_fn)                                                                                           \
+    X(gemm_q8_0, sl_gemm_fn)                                                                                           \
+    X(gemm_q4_0, sl_gemm_fn)                                                                                           \
+    X(gemm_q4_1, sl_gemm_fn)                                                                                           \
+    X(rmsnorm, sl_rmsnorm_fn)                                                                                          \
+    X(rope_norm, sl_rope_norm_fn)                                                                                      \
+    X(silu_mul, sl_silu_mul_fn)                                                                                        \
+    X(add, sl_add_fn)                                                                                                  \
+    X(exp2, sl_exp2_fn)                                                                                                \
+    X(sumexp, sl_sumexp_fn)                                                                                            \
+    X(argmax, sl_argmax_fn)                                                                                            \
+    X(finite, sl_finite_fn)
 
 #define SL_KERNELS_AVX2(X) SL_KERNELS_ATTN_AVX2(X) SL_KERNELS_GEMM_AVX2(X)
 #define SL_KERNELS_AVX512(X) SL_KERNELS_ATTN_AVX512(X) SL_KERNELS_GEMM_AVX512(X)
