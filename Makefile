@@ -8,7 +8,7 @@ SANITIZED = unit prop fault
 export MODEL
 
 .DEFAULT_GOAL := all
-.PHONY: all help setup demo test check asan tsan fuzz lint fmt install clean
+.PHONY: all help setup demo test check asan tsan fuzz lint fmt bench install clean
 
 all: ## build build/sluice, build/libsluice.a and build/libsluice.so
 	@tools/setup.sh --check build
@@ -55,6 +55,10 @@ lint: ## include graph, headers, forbidden calls, stray instructions
 fmt: ## clang-format over all C files
 	@tools/setup.sh fmt
 	@git ls-files '*.c' '*.h' | xargs clang-format -i
+
+bench: ## build and run the measuring programs
+	@tools/setup.sh --check build
+	@tools/bench.sh $(BUILD)
 
 install: all ## copy program, library, headers and pkg-config file to PREFIX
 	@cmake --install $(BUILD) --prefix "$(PREFIX)"
