@@ -44,10 +44,12 @@ never day same another know while last might us great old year off come since ag
 memory cache attention token context segment stream buffer kernel exact model layer disk flash tile window burst query
 tokenizer serialization internationalization antidisestablishmentarianism supercalifragilistic GPU README HTTPServer
 café naïve über Straße résumé São Łódź señor Ærø""".split()
-CONTRACTIONS = ["I'm", "you're", "it's", "don't", "we've", "they'll", "he'd", "IT'S", "o'clock", "'sup", "can''t", "rock'n'roll",
-                "'re", " 's", "I’m", "d'être", "'tis", "x'll'd've"]
-NAMES = ["i", "n_tokens", "self", "buf", "fooBar", "parse_header", "MAX_SIZE", "x1", "__init__", "kvCache", "ptr", "tmp2"]
-EMOJI = ["😀", "👍🏽", "👩‍👩‍👧‍👦", "🏳️‍🌈", "🇫🇷🇯🇵", "1️⃣", "❤️", "🧑🏿‍🚀", "☠️", "🫠", "🪿", "🤷🏻‍♀️", "#️⃣", "🏴󠁧󠁢󠁳󠁣󠁴󠁿", "™️", "⌚"]
+CONTRACTIONS = ["I'm", "you're", "it's", "don't", "we've", "they'll", "he'd", "IT'S", "o'clock", "'sup", "can''t",
+                "rock'n'roll", "'re", " 's", "I’m", "d'être", "'tis", "x'll'd've"]
+NAMES = ["i", "n_tokens", "self", "buf", "fooBar", "parse_header", "MAX_SIZE", "x1", "__init__", "kvCache", "ptr",
+         "tmp2"]
+EMOJI = ["😀", "👍🏽", "👩‍👩‍👧‍👦", "🏳️‍🌈", "🇫🇷🇯🇵", "1️⃣", "❤️", "🧑🏿‍🚀", "☠️", "🫠", "🫶", "🤷🏻‍♀️", "#️⃣", "🏴󠁧󠁢󠁳󠁣󠁴󠁿", "™️",
+         "⌚"]
 SPECIALS = ["<|im_start|>", "<|im_end|>", "<|endoftext|>", "<repo_name>", "<reponame>", "<file_sep>", "<|im_start",
             "<<|im_end|>>", "<|im_end|><|im_end|>", "<empty_output>"]
 
@@ -76,7 +78,8 @@ def script(rng):
     out = []
     for _ in range(rng.randint(3, 20)):
         out.append(word(rng, letters))
-        out.append(rng.choice([" ", " ", " ", "", ", ", "。", "、", " - ", "؟ ", "।", "\n", "'s ", "3", " 42 ", "\u0301"]))
+        out.append(rng.choice([" ", " ", " ", "", ", ", "。", "、", " - ", "؟ ", "।", "\n", "'s ", "3", " 42 ",
+                               "\u0301"]))
     return "".join(out) + "\n"
 
 
@@ -88,36 +91,42 @@ def code(rng):
         n = rng.choice([0, 1, 7, 64, 255, 4096, 65537, 3.14159, 0.001, "0x7f", "1e-6", "1'000'000", "0b1011"])
         out.append(indent + rng.choice([
             f"for (int {a} = 0; {a} < {b}; {a}++) {{", f"if ({a} == NULL || {b}->{c} != {n})", "}", "} else {",
-            f"def {a}({b}, *{c}, **kwargs):", f"return {a}[{n}:{b}] + f\"{{{c}!r:>{n}}}\"", f"#define {a.upper()} ({n}u)",
+            f"def {a}({b}, *{c}, **kwargs):",
+            f"return {a}[{n}:{b}] + f\"{{{c}!r:>{n}}}\"", f"#define {a.upper()} ({n}u)",
             f"/* {prose(rng).strip()} */", f"{{\"{a}\": {n}, \"{b}\": [null, true, \"\\u00e9\\n\"]}}",
             f"<div class=\"{a}-{b}\" id='{c}'>&nbsp;{n}%</div>", f"std::vector<{a}_t> {b}{{{n}}}; // {c}",
-            f"$ {a} --{b}={n} | grep -E '^{c}+$' && echo $?", f"let {a}: &'static str = r#\"{b}\"#;", f"x = {n} ** {n}%7",
+            f"$ {a} --{b}={n} | grep -E '^{c}+$' && echo $?",
+            f"let {a}: &'static str = r#\"{b}\"#;", f"x = {n} ** {n}%7",
             f"assert {a} <= {b} <= {n}, '{c}'", f"lambda {a}: ({b} ^ ~{c}) >> 3 & 0xff"]))
     return "\n".join(out) + "\n"
 
 
 def white(rng):
-    return "".join(chr(rng.choice(SPACES)) * rng.choice([1, 1, 1, 2, 3, 17]) + rng.choice(["", "", "a", "Ω", "7", "!", "\n"])
-                   for _ in range(rng.randint(3, 40)))
+    return "".join(
+        chr(rng.choice(SPACES)) * rng.choice([1, 1, 1, 2, 3, 17]) + rng.choice(["", "", "a", "Ω", "7", "!", "\n"])
+        for _ in range(rng.randint(3, 40)))
 
 
 def digits(rng):
     kind = rng.choice(["0123456789", "٠١٢٣٤٥٦٧٨٩", "०१२३४५६७८९", "½⅓²³ⅣⅫ①㊿", "０１２３", "𝟘𝟙𝟚𝟛", "一二三"])
-    return "".join(rng.choice(kind) for _ in range(rng.choice([1, 2, 3, 5, 9, 40, 300]))) + rng.choice([" ", ".", "km", "\n"])
+    number = "".join(rng.choice(kind) for _ in range(rng.choice([1, 2, 3, 5, 9, 40, 300])))
+    return number + rng.choice([" ", ".", "km", "\n"])
 
 
 def controls(rng):
-    return "".join(chr(rng.choice([*range(32), *range(127, 160), 0xAD, 0x200D, 0xFE0F, 0xE0001])) + rng.choice(["", "", "a", "=", " "])
-                   for _ in range(rng.randint(2, 30)))
+    kinds = [*range(32), *range(127, 160), 0xAD, 0x200D, 0xFE0F, 0xE0001]
+    return "".join(chr(rng.choice(kinds)) + rng.choice(["", "", "a", "=", " "]) for _ in range(rng.randint(2, 30)))
 
 
 def symbols(rng):
-    return "".join(rng.choice("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~§±×÷€←→∀∑≤█▓♞\x04\x16\x1d") * rng.choice([1, 1, 1, 2, 3, 30])
+    kinds = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~§±×÷€←→∀∑≤█▓♞\x04\x16\x1d"
+    return "".join(rng.choice(kinds) * rng.choice([1, 1, 1, 2, 3, 30])
                    for _ in range(rng.randint(2, 30))) + rng.choice([" ", "\n"])
 
 
 def emoji(rng):
-    return "".join(rng.choice(EMOJI) + rng.choice(["", "", " ", "a", "3", "!"]) for _ in range(rng.randint(1, 12))) + "\n"
+    return "".join(rng.choice(EMOJI) + rng.choice(["", "", " ", "a", "3", "!"])
+                   for _ in range(rng.randint(1, 12))) + "\n"
 
 
 def special(rng):
@@ -132,10 +141,12 @@ def build_text():
          "CUNEIFORM", "BAMUM LETTER PHASE", "YI SYLLABLE", "LINEAR", "VARIATION SELECTOR-"))]
     rng.shuffle(rare)
     every = "".join(chr(c) + rng.choice(["", " ", "a", "1", ".", "  ", "\n"]) for c in rare)
-    runs = ["a" * 20000, "ab" * 3000, " " * 5000, "\u3000" * 3000, "=" * 7001, "\n" * 999, "7" * 2000, "é" * 3000, "中" * 2000,
-            "x" * 65, "x" * 64, "y" * 63, "!\x04" * 50, "\t" * 130, "the" * 1000, "\U000E0101" * 20]
-    out = [every[:len(every) // 2], *[r + rng.choice(["\n", " end\n", "9\n"]) for r in runs], every[len(every) // 2:], "\n"]
-    makers = [prose, prose, prose, prose, script, script, script, code, code, white, digits, controls, symbols, emoji, special]
+    runs = ["a" * 20000, "ab" * 3000, " " * 5000, "\u3000" * 3000, "=" * 7001, "\n" * 999, "7" * 2000, "é" * 3000,
+            "中" * 2000, "x" * 65, "x" * 64, "y" * 63, "!\x04" * 50, "\t" * 130, "the" * 1000, "\U000E0101" * 20]
+    out = [every[:len(every) // 2], *[r + rng.choice(["\n", " end\n", "9\n"]) for r in runs],
+           every[len(every) // 2:], "\n"]
+    makers = [prose, prose, prose, prose, script, script, script, code, code, white, digits, controls, symbols,
+              emoji, special]
     size = sum(len(s.encode()) for s in out)
     while size < 1_000_000:
         out.append(rng.choice(makers)(rng))
@@ -200,7 +211,8 @@ def main():
         f.write(f"text {len(data)} {xxhash.xxh3_64_hexdigest(data)}\n")
         ids = plain.encode(data.decode()).ids
         f.write("first " + " ".join(map(str, ids[:N_FIRST])) + "\n")
-        lacking = len(data) - sum(len(meta["tokenizer.ggml.tokens"][i]) for i in ids)  # a character of a token is a byte
+        tokens = meta["tokenizer.ggml.tokens"]
+        lacking = len(data) - sum(len(tokens[i]) for i in ids)  # each character of a spelling is a byte
         f.write(f"dropped {lacking}\n")
         for name, with_special in (("smollm", False), ("smollm", True), ("gpt-2", False), ("default", False)):
             ids = reference(meta, name, with_special).encode(data.decode()).ids

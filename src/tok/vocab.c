@@ -112,8 +112,8 @@ static bool is_spelt_out(uint8_t kind)
 static bool token_decode(uint8_t kind, sl_tok_text spelling, char *out, size_t *size)
 {
     bool is_bytes = spelling_decode(spelling.data, spelling.size, out, size);
-    if (is_bytes && (!is_spelt_out(kind) || *size == 0 ||
-                     (*size == spelling.size && memcmp(out, spelling.data, *size) == 0)))
+    if (is_bytes &&
+        (!is_spelt_out(kind) || *size == 0 || (*size == spelling.size && memcmp(out, spelling.data, *size) == 0)))
         return false;
     memcpy(out, spelling.data, spelling.size);
     *size = spelling.size;
@@ -130,7 +130,7 @@ static sl_status tokens_read(sl_vocab *vocab, const sl_tok_source *source, sl_er
                               vocab->n_tokens);
         if (spelling.size > UINT32_MAX - used)
             return sl_err_set(err, SL_DAMAGED, "tokenizer: the first %" PRIu32 " tokens pass 4 GiB", id + 1);
-        if (used + spelling.size > cap) {
+        if (!vocab->bytes || spelling.size > cap - used) {
             cap = used + spelling.size + used / 2 + 65536;
             sl_status status = bytes_resize(vocab, used, cap, err);
             if (status != SL_OK)

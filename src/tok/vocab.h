@@ -15,9 +15,9 @@
 typedef struct sl_vocab {
     sl_budget *budget;
     uint32_t n_tokens;
-    char *bytes;    /* of all tokens, back to back */
-    uint32_t *offs; /* [n_tokens + 1] into bytes */
-    uint8_t *kinds; /* [n_tokens] sl_tok_kind */
+    char *bytes;         /* of all tokens, back to back */
+    uint32_t *offs;      /* [n_tokens + 1] into bytes */
+    uint8_t *kinds;      /* [n_tokens] sl_tok_kind */
     uint8_t *is_literal; /* [n_tokens] */
     uint32_t *slots;     /* [slot_mask + 1] id + 1; 0: free */
     uint32_t slot_mask;

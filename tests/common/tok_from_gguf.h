@@ -2,8 +2,8 @@
 #ifndef TESTS_TOK_FROM_GGUF_H
 #define TESTS_TOK_FROM_GGUF_H
 
-#include <stdlib.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 #include "gguf/gguf.h"

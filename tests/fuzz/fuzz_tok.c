@@ -19,13 +19,39 @@ static void require(bool truth)
 static const char *const patterns[] = {"smollm", "gpt-2", "default", "smollm"};
 
 static const tok_tiny_item tokens[] = {
-    {"<|im_end|>", SL_TOK_KIND_CONTROL}, {"<|im", SL_TOK_KIND_CONTROL}, {"  ", SL_TOK_KIND_USER_DEFINED},
-    {"th", 1}, {"\xc4\xa0th", 1}, {"the", 1}, {"\xc4\xa0t", 1}, {"aa", 1}, {"aaaa", 1}, {"aaa", 1}, {"!!", 1}, {"in", 1},
-    {"\xc3\x83\xc2\xa9", 1}, {"\xc3\xa2\xc4\xa4", 1}, {"\xc4\xa0\xc4\xa0", 1}, {"\xc4\x8a\xc4\x8a", 1}, {"ing", 1},
+    {"<|im_end|>", SL_TOK_KIND_CONTROL},
+    {"<|im", SL_TOK_KIND_CONTROL},
+    {"  ", SL_TOK_KIND_USER_DEFINED},
+    {"th", 1},
+    {"\xc4\xa0th", 1},
+    {"the", 1},
+    {"\xc4\xa0t", 1},
+    {"aa", 1},
+    {"aaaa", 1},
+    {"aaa", 1},
+    {"!!", 1},
+    {"in", 1},
+    {"\xc3\x83\xc2\xa9", 1},
+    {"\xc3\xa2\xc4\xa4", 1},
+    {"\xc4\xa0\xc4\xa0", 1},
+    {"\xc4\x8a\xc4\x8a", 1},
+    {"ing", 1},
 };
 static const char *const merges[] = {
-    "t h", "\xc4\xa0 t", "\xc4\xa0t h", "th e", "aa aa", "a a", "aa a", "! !", "i n", "\xc3\x83 \xc2\xa9",
-    "\xc3\xa2 \xc4\xa4", "\xc4\xa0 \xc4\xa0", "\xc4\x8a \xc4\x8a", "in g",
+    "t h",
+    "\xc4\xa0 t",
+    "\xc4\xa0t h",
+    "th e",
+    "aa aa",
+    "a a",
+    "aa a",
+    "! !",
+    "i n",
+    "\xc3\x83 \xc2\xa9",
+    "\xc3\xa2 \xc4\xa4",
+    "\xc4\xa0 \xc4\xa0",
+    "\xc4\x8a \xc4\x8a",
+    "in g",
 };
 
 static sl_budget kept; /* of the tokenizers that are kept from input to input */

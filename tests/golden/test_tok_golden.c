@@ -3,6 +3,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+
 #include <cmocka.h>
 
 #include <inttypes.h>
@@ -213,9 +214,12 @@ static void test_memory_of_the_demo_vocabulary(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_text_is_the_golden_one),        cmocka_unit_test(test_first_ids_and_dropped_bytes),
-        cmocka_unit_test(test_blocks),                        cmocka_unit_test(test_whole_text_with_every_pattern),
-        cmocka_unit_test(test_decoded_text_is_the_text),      cmocka_unit_test(test_memory_of_the_demo_vocabulary),
+        cmocka_unit_test(test_text_is_the_golden_one),
+        cmocka_unit_test(test_first_ids_and_dropped_bytes),
+        cmocka_unit_test(test_blocks),
+        cmocka_unit_test(test_whole_text_with_every_pattern),
+        cmocka_unit_test(test_decoded_text_is_the_text),
+        cmocka_unit_test(test_memory_of_the_demo_vocabulary),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

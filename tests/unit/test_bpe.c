@@ -3,6 +3,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+
 #include <cmocka.h>
 
 #include <stdlib.h>
@@ -59,7 +60,13 @@ static void assert_piece(fixture *f, const char *piece, const char *want, uint64
 static void test_lowest_rank_goes_first(void **state)
 {
     (void)state;
-    static const tok_tiny_item tokens[] = {{"bc", 1}, {"ab", 1}, {"abc", 1}, {"\xc4\xa0" "a", 1}, {"\xc3\x83\xc2\xa9", 1}};
+    static const tok_tiny_item tokens[] = {{"bc", 1},
+                                           {"ab", 1},
+                                           {"abc", 1},
+                                           {"\xc4\xa0"
+                                            "a",
+                                            1},
+                                           {"\xc3\x83\xc2\xa9", 1}};
     static const char *const merges[] = {"b c", "a b", "ab c", "\xc4\xa0 a", "\xc3\x83 \xc2\xa9"};
     tok_tiny tiny = {.tokens = tokens, .n_tokens = 5, .merges = merges, .n_merges = 5};
     fixture f;
@@ -232,7 +239,7 @@ static void test_bad_merges_are_refused(void **state)
     static const tok_tiny_item tokens[] = {{"ab", 1}};
     static const struct {
         const char *merge, *shown;
-    } bad[] = {{"a c", "a c"},      {"ab q!", "ab q!"}, {"ab", "ab"}, {"", ""},
+    } bad[] = {{"a c", "a c"},    {"ab q!", "ab q!"}, {"ab", "ab"},  {"", ""},
                {"a b\n", "a b?"}, {"ab ", "ab "},     {" ab", " ab"}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         const char *merges[] = {"a b", bad[i].merge};

@@ -3,6 +3,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+
 #include <cmocka.h>
 
 #include <stdio.h>
@@ -79,7 +80,8 @@ static void test_default_pattern(void **state)
     (void)state;
     assert_split("default", "Hello, world 12345!", "Hello|,| world| |123|45|!");
     assert_split("default", "a+b == c's", "a|+|b| |==| c|'|s");
-    assert_split("default", "x\xc2\xa7 \xd9\xa1\xd9\xa2\xd9\xa3\xd9\xa4", "x|\xc2\xa7| |\xd9\xa1\xd9\xa2\xd9\xa3\xd9\xa4");
+    assert_split("default", "x\xc2\xa7 \xd9\xa1\xd9\xa2\xd9\xa3\xd9\xa4",
+                 "x|\xc2\xa7| |\xd9\xa1\xd9\xa2\xd9\xa3\xd9\xa4");
 }
 
 static void test_unknown_patterns_are_refused(void **state)

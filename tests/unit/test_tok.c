@@ -3,6 +3,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+
 #include <cmocka.h>
 
 #include <stdlib.h>
@@ -79,7 +80,7 @@ static void test_special_tokens(void **state)
     sl_tok *tok = tok_new();
     assert_ids(tok, "he<s>he", true, (int32_t[]){HE, START, HE, -1});
     assert_ids(tok, "<s>", false, (int32_t[]){'<', 's', '>', -1});
-    assert_ids(tok, "<s>>", true, (int32_t[]){START_LONG, -1}); /* the longest */
+    assert_ids(tok, "<s>>", true, (int32_t[]){START_LONG, -1});  /* the longest */
     assert_ids(tok, "<s>>", false, (int32_t[]){START_LONG, -1}); /* user-defined: always */
     assert_ids(tok, "<<s>", true, (int32_t[]){'<', START, -1});
     assert_ids(tok, "<s", true, (int32_t[]){'<', 's', -1});

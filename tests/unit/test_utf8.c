@@ -3,6 +3,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+
 #include <cmocka.h>
 
 #include <stdlib.h>
@@ -130,7 +131,7 @@ static void test_maximal_subparts(void **state)
 static void test_chunks_change_nothing(void **state)
 {
     (void)state;
-    static const unsigned char alphabet[] = {'a', 0x80, 0xbf, 0xc3, 0xa9, 0xe2, 0x82, 0xac, 0xed,
+    static const unsigned char alphabet[] = {'a',  0x80, 0xbf, 0xc3, 0xa9, 0xe2, 0x82, 0xac, 0xed,
                                              0x9f, 0xa0, 0xf0, 0x90, 0x98, 0xf4, 0x8f, 0xff, 0xc0};
     static sink whole, cut;
     char data[64];
