@@ -71,7 +71,9 @@ void sl_progress_update(sl_progress *progress, const sl_progress_state *given, d
         progress->drawn_done = UINT64_MAX;
     }
     double interval_s = progress->is_terminal ? TERMINAL_INTERVAL_S : PLAIN_INTERVAL_S;
-    bool is_end = state.total > 0 && state.done == state.total && progress->drawn_done != state.done;
+    /* Elsewhere than on a terminal a phase too short for its first line needs no last one either. */
+    bool is_end = state.total > 0 && state.done == state.total && progress->drawn_done != state.done &&
+                  (progress->is_terminal || progress->drawn_done != UINT64_MAX);
     bool is_first = is_new && progress->is_terminal;
     if (is_end || is_first || now_s - progress->drawn_s >= interval_s)
         draw(progress, &state, now_s);

@@ -31,7 +31,7 @@ typedef struct sl_progress_state {
 void sl_progress_init(sl_progress *progress, FILE *file, bool is_terminal);
 
 /* Draws when it is due: ten times a second on a terminal, every ten seconds elsewhere; the end of a phase
- * (done = total) always. now_s: a monotonic clock in seconds. */
+ * (done = total) too, unless it comes before the first line. now_s: a monotonic clock in seconds. */
 void sl_progress_update(sl_progress *progress, const sl_progress_state *state, double now_s);
 
 /* Removes a standing bar, so that other text can follow on a clean line. Harmless when there is none. */

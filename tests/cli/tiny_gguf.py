@@ -36,22 +36,26 @@ def vocabulary():
 
 
 class Tiny:
-    """Metadata and tensors of a one-layer llama; change them, then ask for the bytes."""
+    """Metadata and tensors of a one-layer llama; change them, then ask for the bytes.
+    wide: 8 KiB of F16 keys and values a token and a long context, so that a small budget needs flash."""
 
-    def __init__(self):
+    def __init__(self, wide=False):
         tokens, kinds, merges = vocabulary()
+        n_heads, n_kv, head_dim, n_ctx = (16, 16, 128, 16384) if wide else (N_HEADS, N_KV, HEAD_DIM, N_CTX)
         self.version = 3
         self.meta = {
             "general.architecture": (STRING, "llama"),
             "general.name": (STRING, "tiny"),
             "llama.block_count": (U32, 1),
-            "llama.context_length": (U32, N_CTX),
+            "llama.context_length": (U32, n_ctx),
             "llama.embedding_length": (U32, N_EMBD),
             "llama.feed_forward_length": (U32, N_FF),
-            "llama.attention.head_count": (U32, N_HEADS),
-            "llama.attention.head_count_kv": (U32, N_KV),
+            "llama.attention.head_count": (U32, n_heads),
+            "llama.attention.head_count_kv": (U32, n_kv),
             "llama.attention.layer_norm_rms_epsilon": (F32, 1e-5),
-            "llama.rope.dimension_count": (U32, HEAD_DIM),
+            "llama.attention.key_length": (U32, head_dim),
+            "llama.attention.value_length": (U32, head_dim),
+            "llama.rope.dimension_count": (U32, head_dim),
             "llama.rope.freq_base": (F32, 10000.0),
             "llama.vocab_size": (U32, len(tokens)),
             "tokenizer.ggml.model": (STRING, "gpt2"),
@@ -64,8 +68,8 @@ class Tiny:
             "tokenizer.ggml.add_bos_token": (BOOL, False),
             "tokenizer.chat_template": (STRING, CHATML),
         }
-        q = N_HEADS * HEAD_DIM
-        kv = N_KV * HEAD_DIM
+        q = n_heads * head_dim
+        kv = n_kv * head_dim
         self.tensors = {  # name: [type, dimensions, fastest first]
             "token_embd.weight": [TYPE_F32, [N_EMBD, len(tokens)]],
             "blk.0.attn_norm.weight": [TYPE_F32, [N_EMBD]],

@@ -120,6 +120,24 @@ static void progress_in_a_pipe_is_a_line_every_ten_seconds(void **state)
     free(text);
 }
 
+static void progress_of_a_short_phase_is_silent_in_a_pipe(void **state)
+{
+    (void)state;
+    char *text = NULL;
+    size_t size = 0;
+    FILE *file = open_memstream(&text, &size);
+    assert_non_null(file);
+    sl_progress progress;
+    sl_progress_init(&progress, file, false);
+    sl_progress_state at = {"loading", "MiB", 0, 9};
+    sl_progress_update(&progress, &at, 0);
+    at.done = 9;
+    sl_progress_update(&progress, &at, 9.9);
+    fclose(file);
+    assert_string_equal(text, "");
+    free(text);
+}
+
 static void progress_on_a_terminal_leaves_a_clean_line(void **state)
 {
     (void)state;
@@ -140,6 +158,7 @@ int main(void)
         cmocka_unit_test(formats_numbers),
         cmocka_unit_test(error_text_is_one_line),
         cmocka_unit_test(progress_in_a_pipe_is_a_line_every_ten_seconds),
+        cmocka_unit_test(progress_of_a_short_phase_is_silent_in_a_pipe),
         cmocka_unit_test(progress_on_a_terminal_leaves_a_clean_line),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
