@@ -180,7 +180,7 @@ AVX512_INLINE void float_block(const sl_gemm_args *args, sl_wtype type, size_t r
             acc[r][o] = _mm512_setzero_ps();
     for (size_t k = 0; k < args->n_in; k += SL_LANES) {
         size_t left = args->n_in - k;
-        __mmask16 mask = left >= SL_LANES ? (__mmask16)0xffff : (__mmask16)((1u << left) - 1u);
+        __mmask16 mask = (__mmask16)(left >= SL_LANES ? 0xffffu : (1u << left) - 1u);
         __m512 xv[4];
         for (size_t r = 0; r < n_r; r++)
             xv[r] = _mm512_maskz_loadu_ps(mask, x + r * args->x_stride + k);

@@ -16,7 +16,7 @@
 /* The lanes that hold one of `left` elements. */
 AVX512_INLINE __mmask16 lanes_of(size_t left)
 {
-    return left >= SL_LANES ? (__mmask16)0xffff : (__mmask16)((1u << left) - 1u);
+    return (__mmask16)(left >= SL_LANES ? 0xffffu : (1u << left) - 1u);
 }
 
 AVX512_INLINE __m512 exp2_vector(__m512 x)
