@@ -3,7 +3,7 @@
 
   tools/run_tests.py BUILD [FOLDER...]
 
-Programs: every BUILD/tests/<folder>/test_*, and the scripts tests/<folder>/*.py of lint and cli. Two ways to
+Programs: every BUILD/tests/<folder>/test_*, and the scripts tests/<folder>/run_*.py of lint, golden and cli. Two ways to
 report are read: cmocka's "[       OK ] name" lines, and "PASS name", "FAIL name: why", "SKIP name: why".
 A program that crashes, hangs past its time, exits non-zero without a failed test, or runs no test at all adds
 one failure. The last line is "N passed, N failed, N skipped"; the exit code is non-zero when a test failed or
