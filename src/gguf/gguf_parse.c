@@ -65,6 +65,20 @@ static sl_gguf_string take_string(sl_span *span)
     return at ? (sl_gguf_string){(const char *)at, (size_t)n} : (sl_gguf_string){"", 0};
 }
 
+/* No control bytes in a key or tensor name: names are printed, and looked up as C strings. */
+static sl_status take_name(const sl_gguf *gguf, sl_span *span, const char *kind, sl_gguf_string *out, sl_err *err)
+{
+    char shown[SL_GGUF_NAME_BYTES];
+    *out = take_string(span);
+    for (size_t i = 0; i < out->size; i++) {
+        unsigned byte = (unsigned char)out->data[i];
+        if (byte < 0x20 || byte == 0x7f)
+            return sl_gguf_damaged(gguf, err, "%s '%s' at offset %zu: control byte 0x%02x in the name", kind,
+                                   sl_gguf_show(shown, out->data, out->size), span->pos - out->size, byte);
+    }
+    return SL_OK;
+}
+
 /* Moves past the items and notes where they lie. */
 static void take_items(sl_span *span, sl_gguf_value *value)
 {
@@ -110,7 +124,9 @@ static sl_status parse_values(sl_gguf *gguf, sl_span *span, sl_err *err)
     for (size_t i = 0; i < gguf->n_values; i++) {
         sl_gguf_value *value = &gguf->values[i];
         size_t at = span->pos;
-        value->key = take_string(span);
+        sl_status status = take_name(gguf, span, "key", &value->key, err);
+        if (status != SL_OK)
+            return status;
         uint32_t type = sl_span_u32(span);
         value->type = (sl_gguf_type)type;
         value->item_type = value->type;
@@ -122,7 +138,7 @@ static sl_status parse_values(sl_gguf *gguf, sl_span *span, sl_err *err)
         take_items(span, value);
         if (span->failed)
             return changed(gguf, err);
-        sl_status status = check_bools(gguf, value, err);
+        status = check_bools(gguf, value, err);
         if (status != SL_OK)
             return status;
         if (!index_add(&gguf->value_index, gguf->values, sizeof *gguf->values, i))
@@ -211,7 +227,9 @@ static sl_status parse_tensors(sl_gguf *gguf, sl_span *span, sl_err *err)
     for (size_t i = 0; i < gguf->n_tensors; i++) {
         sl_gguf_tensor *tensor = &gguf->tensors[i];
         size_t at = span->pos;
-        tensor->name = take_string(span);
+        sl_status status = take_name(gguf, span, "tensor", &tensor->name, err);
+        if (status != SL_OK)
+            return status;
         tensor->n_dims = sl_span_u32(span);
         if (span->failed || tensor->n_dims < 1 || tensor->n_dims > 4)
             return changed(gguf, err);
@@ -222,7 +240,7 @@ static sl_status parse_tensors(sl_gguf *gguf, sl_span *span, sl_err *err)
         if (span->failed)
             return changed(gguf, err);
         const char *name = sl_gguf_show(shown, tensor->name.data, tensor->name.size);
-        sl_status status = size_tensor(gguf, tensor, name, err);
+        status = size_tensor(gguf, tensor, name, err);
         if (status == SL_OK)
             status = place_tensor(gguf, tensor, name, err);
         if (status != SL_OK)

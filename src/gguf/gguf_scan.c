@@ -100,13 +100,6 @@ static bool scan_name(scan *s, const char *kind, uint64_t i, uint64_t max_bytes,
         return false;
     char shown[SL_GGUF_NAME_BYTES];
     snprintf(s->item, sizeof s->item, "%s '%s'", kind, sl_gguf_show(shown, name, (size_t)n));
-    for (size_t c = 0; c < n; c++) {
-        if (name[c] < 0x20 || name[c] == 0x7f) {
-            sl_gguf_damaged(s->gguf, err, "%s at offset %" PRIu64 ": control byte 0x%02x in the name", s->item, s->pos,
-                            name[c]);
-            return false;
-        }
-    }
     s->pos += n;
     return true;
 }

@@ -286,6 +286,12 @@ static void test_names(void **state)
     gguf_build_uint(&build, "two\nlines", SL_GGUF_TYPE_U8, 1);
     refuse(&build, "key 'two?lines' at offset");
     build_small(&build);
+    gguf_build_uint(&build, "rub\x7fout", SL_GGUF_TYPE_U8, 1);
+    refuse(&build, "control byte 0x7f in the name");
+    build_small(&build);
+    gguf_build_tensor(&build, "\x1b[2J", 0, 1, (uint64_t[]){2}, "01234567", 8);
+    refuse(&build, "tensor '?[2J' at offset");
+    build_small(&build);
     gguf_build_entry(&build, long_name, 0, 1, (uint64_t[]){2}, 0);
     refuse(&build, "65 found, 1 to 64 expected");
 }
