@@ -171,17 +171,23 @@ static const char *find_text(const char *text, const char *end, const char *what
     return NULL;
 }
 
-/* The default system message that a ChatML template spells out: between "<|im_start|>system\n" and "<|im_end|>", where
- * the template language writes a newline as backslash n. Nothing when the template has none. */
+/* The default system message that a ChatML template spells out: between "<|im_start|>system", a newline (itself, or as
+ * the template language writes it: backslash n) and "<|im_end|>". Nothing when the template has none. */
 static void default_system(const char *template, const char **text, size_t *size)
 {
-    static const char start[] = "<|im_start|>system\\n";
+    static const char start[] = "<|im_start|>system";
     const char *end = template + strlen(template);
     const char *at = find_text(template, end, start);
     *size = 0;
     if (!at)
         return;
     at += sizeof start - 1;
+    if (*at == '\n')
+        at += 1;
+    else if (at[0] == '\\' && at[1] == 'n')
+        at += 2;
+    else
+        return;
     const char *stop = find_text(at, end, "<|im_end|>");
     if (!stop || memchr(at, '\'', (size_t)(stop - at)) || memchr(at, '{', (size_t)(stop - at)))
         return;
