@@ -6,8 +6,8 @@ build=$1
 shift
 case " $* " in
 "  " | *" golden "* | *" cli "*)
-    SLUICE_TEST_MODEL=${SLUICE_TEST_MODEL:-$(tools/get_model.sh)}
-    export SLUICE_TEST_MODEL
+    SLUICE_DEMO_MODEL=${SLUICE_DEMO_MODEL:-$(tools/get_model.sh)}
+    export SLUICE_DEMO_MODEL
     ;;
 esac
 exec python3 tools/run_tests.py "$build" "$@"

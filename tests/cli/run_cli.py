@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The command line from outside: exit codes, the one error line, JSON shapes.
 
-  tests/cli/run_cli.py BUILD         SLUICE_TEST_MODEL, where set, names the demo model for one real run
+  tests/cli/run_cli.py BUILD         SLUICE_DEMO_MODEL, where set, names the demo model for one real run
 
 Exit codes: 0 done, 1 failed, 2 usage, 3 refused before work, 4 damaged or foreign file, 130 interrupted.
 Prints PASS, FAIL or SKIP for each case.
@@ -339,7 +339,7 @@ def good_cases(bench, model, doc):
 
 def interrupt_case(bench):
     name = "interrupt: Ctrl-C ends with 130"
-    real, text = os.environ.get("SLUICE_TEST_MODEL"), Path("/usr/share/common-licenses/GPL-3")
+    real, text = os.environ.get("SLUICE_DEMO_MODEL"), Path("/usr/share/common-licenses/GPL-3")
     if not real or not text.exists():
         skip(name, "needs the demo model and a long text")
         return
