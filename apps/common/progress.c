@@ -9,6 +9,7 @@ enum { BAR_CELLS = 24 };
 
 static const double TERMINAL_INTERVAL_S = 0.1;
 static const double PLAIN_INTERVAL_S = 10.0;
+static const double EARLY_S = 3.0; /* before it, starting up weighs too much */
 
 void sl_progress_init(sl_progress *progress, FILE *file, bool is_terminal)
 {
@@ -24,11 +25,24 @@ static void draw_bar(FILE *file, const sl_progress_state *state)
     fprintf(file, "] %3.0f%% ", floor((double)state->done / (double)state->total * 100));
 }
 
+/* Seconds that are left. Attention makes each token dearer than the one before, so the mean rate promises too
+ * much: time = a * work + b * work^2 is laid through an early point and this one. */
+static double estimate_left_s(const sl_progress *progress, double done, double left, double elapsed_s)
+{
+    double cost = elapsed_s / done;
+    double growth = 0;
+    double early_done = (double)progress->early_done;
+    if (early_done > 0 && done > early_done)
+        growth = fmax(0, (cost - progress->early_s / early_done) / (done - early_done));
+    return (cost - growth * done) * left + growth * left * (left + 2 * done);
+}
+
 static void draw(sl_progress *progress, const sl_progress_state *state, double now_s)
 {
     FILE *file = progress->file;
     double elapsed_s = now_s - progress->started_s;
-    double rate = (double)(state->done - progress->started_done) / elapsed_s;
+    double done = (double)(state->done - progress->started_done);
+    double rate = done / elapsed_s;
     char time[SL_TEXT_NUMBER_BYTES];
 
     if (progress->is_terminal)
@@ -43,7 +57,9 @@ static void draw(sl_progress *progress, const sl_progress_state *state, double n
     if (elapsed_s > 0 && rate > 0) {
         fprintf(file, ", %.*f/s", rate < 10 ? 2 : 0, rate);
         if (state->total > state->done)
-            fprintf(file, ", %s left", sl_text_format_time((double)(state->total - state->done) / rate, time));
+            fprintf(file, ", %s left",
+                    sl_text_format_time(
+                        estimate_left_s(progress, done, (double)(state->total - state->done), elapsed_s), time));
         else
             fprintf(file, ", took %s", sl_text_format_time(elapsed_s, time));
     }
@@ -69,6 +85,11 @@ void sl_progress_update(sl_progress *progress, const sl_progress_state *given, d
         progress->started_done = state.done;
         progress->drawn_s = now_s;
         progress->drawn_done = UINT64_MAX;
+        progress->early_done = 0;
+    }
+    if (progress->early_done == 0 && now_s - progress->started_s >= EARLY_S) {
+        progress->early_s = now_s - progress->started_s;
+        progress->early_done = state.done - progress->started_done;
     }
     double interval_s = progress->is_terminal ? TERMINAL_INTERVAL_S : PLAIN_INTERVAL_S;
     /* Elsewhere than on a terminal a phase too short for its first line needs no last one either. */

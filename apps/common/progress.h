@@ -17,6 +17,8 @@ typedef struct sl_progress {
     double drawn_s;
     uint64_t started_done;
     uint64_t drawn_done;
+    double early_s;      /* an early point of the phase, for the estimate: seconds and work since its start */
+    uint64_t early_done; /* 0: not yet */
 } sl_progress;
 
 /* What a drawing says. `label` also tells phases apart (by address): a new one starts a new rate. Both strings

@@ -120,6 +120,26 @@ static void progress_in_a_pipe_is_a_line_every_ten_seconds(void **state)
     free(text);
 }
 
+static void progress_foresees_growing_cost(void **state)
+{
+    (void)state;
+    char *text = NULL;
+    size_t size = 0;
+    FILE *file = open_memstream(&text, &size);
+    assert_non_null(file);
+    sl_progress progress;
+    sl_progress_init(&progress, file, false);
+    /* time = 0.01 n + 0.0001 n^2: 500 items take 30 s */
+    for (uint64_t n = 0; n <= 500; n++) {
+        sl_progress_state at = {"prefill", "tokens", n, 500};
+        sl_progress_update(&progress, &at, 0.01 * (double)n + 0.0001 * (double)(n * n));
+    }
+    fclose(file);
+    /* the first line: n = 271, 10.05 s */
+    assert_non_null(strstr(text, "prefill 271/500 tokens, 27/s, 19.9 s left\n"));
+    free(text);
+}
+
 static void progress_of_a_short_phase_is_silent_in_a_pipe(void **state)
 {
     (void)state;
@@ -158,6 +178,7 @@ int main(void)
         cmocka_unit_test(formats_numbers),
         cmocka_unit_test(error_text_is_one_line),
         cmocka_unit_test(progress_in_a_pipe_is_a_line_every_ten_seconds),
+        cmocka_unit_test(progress_foresees_growing_cost),
         cmocka_unit_test(progress_of_a_short_phase_is_silent_in_a_pipe),
         cmocka_unit_test(progress_on_a_terminal_leaves_a_clean_line),
     };
