@@ -23,7 +23,8 @@ enum {
     SPLIT = 4,     /* quads decoded at a time for many rows */
     PLANE = 4 * SL_PANEL,
     Q4_VALUES = 4 * PLANE,
-    Q8_VALUES = 8 * PLANE
+    Q8_VALUES = 8 * PLANE,
+    PREFETCH_BYTES = 2048
 };
 
 /* Rows of quantised input: up to ROW_BLOCK of them share one decoding of the weights. */
@@ -63,6 +64,14 @@ AVX2_INLINE __m256i broadcast_quad(const uint8_t *q)
 AVX2_INLINE __m256 load_halves(const uint8_t *at)
 {
     return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)at));
+}
+
+/* Of the group that lies PREFETCH_BYTES further on. For one row the weights come from memory, and the processor's own
+ * prefetch falls behind. Past the end of the matrix it does nothing: the address is only a hint. */
+AVX2_INLINE void prefetch_ahead(const uint8_t *group, size_t bytes)
+{
+    for (size_t line = 0; line < bytes; line += 64)
+        _mm_prefetch((const char *)((uintptr_t)group + PREFETCH_BYTES + line), _MM_HINT_T0);
 }
 
 AVX2_INLINE __m256i low_nibbles(__m256i v)
@@ -164,6 +173,7 @@ AVX2_INLINE void row_panel_q4(float *out, const uint8_t *panel, size_t n_groups,
     __m256 acc[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()};
     for (size_t g = 0; g < n_groups; g++) {
         const uint8_t *group = panel + g * group_bytes;
+        prefetch_ahead(group, group_bytes);
         for (size_t h = 0; h < 2; h++) {
             __m256i w[QUADS];
             decode_q4(w, group + h * 4 * HALF, QUADS);
@@ -251,6 +261,7 @@ AVX2_INLINE void row_panel_q8(float *out, const uint8_t *panel, size_t n_groups,
     __m256 acc[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()};
     for (size_t g = 0; g < n_groups; g++) {
         const uint8_t *group = panel + g * (Q8_VALUES + 2 * SL_PANEL);
+        prefetch_ahead(group, Q8_VALUES + 2 * SL_PANEL);
         __m256i dot[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
         for (size_t i = 0; i < QUADS; i++) {
             __m256i q = broadcast_quad(values_of(in, 0, g) + 4 * i);
