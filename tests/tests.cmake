@@ -24,3 +24,4 @@ target_compile_definitions(test_tok_golden PRIVATE GOLDEN_DIR="${CMAKE_CURRENT_S
 sluice_fuzz(tok)
 sluice_test(check test_gemm_ref)
 sluice_test(prop test_session common/gguf_build.c common/tiny_model.c common/tiny_run.c)
+sluice_test(check test_attn_ref)

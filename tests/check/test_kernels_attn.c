@@ -112,6 +112,22 @@ static void reset_states(uint8_t *states, size_t n_blocks, size_t head_dim)
             ((float *)(void *)states)[b * n_floats + i] = i < SL_LANES ? -INFINITY : 0.0f;
 }
 
+/* Fills n_blocks states with what tiles could have left: some lanes untouched. */
+static void random_states(float *states, size_t n_blocks, size_t head_dim, check_values values)
+{
+    size_t n_floats = sl_state_bytes(head_dim) / sizeof(float);
+    reset_states((uint8_t *)states, n_blocks, head_dim);
+    for (size_t b = 0; b < n_blocks; b++, states += n_floats)
+        for (size_t lane = 0; lane < SL_LANES; lane++) {
+            if (check_rng_below(&rng, 4) == 0)
+                continue;
+            for (size_t i = 0; i < head_dim + 2; i++)
+                states[i * SL_LANES + lane] = check_value(&rng, values, 1e30f);
+            states[lane] += 0.0f; /* m is never -0 */
+            states[SL_LANES + lane] = fabsf(states[SL_LANES + lane]);
+        }
+}
+
 static void compare_states(const uint8_t *got, const uint8_t *want, const tile_case *c)
 {
     char what[160];
@@ -133,7 +149,10 @@ static void compare_tile(const tile_case *c)
     check_buf masks = check_buf_new(n_blocks * SL_LANES * sizeof(uint64_t), 64);
     check_buf scratch = check_buf_new(sl_tile_scratch_bytes(c->type, c->head_dim), 64);
     fill_queries(qblocks.data, c);
-    reset_states(want.data, n_blocks, c->head_dim);
+    if (check_rng_u64(&rng) & 1)
+        reset_states(want.data, n_blocks, c->head_dim);
+    else
+        random_states(want.data, n_blocks, c->head_dim, CHECK_VALUES_MIXED);
     memcpy(got.data, want.data, want.bytes);
     for (int i = 0; i < N_TILES; i++) {
         fill_tile(tile.data, c);
@@ -194,6 +213,92 @@ static void test_tile_q8(void **state)
     compare_tiles(SL_KV_TYPE_Q8_0);
 }
 
+/* ---- signed zeros ---- */
+
+/* One F16 query of 16 dimensions, all but the first -0, so that they do not turn a sum of -0 into +0. */
+typedef struct zero_case {
+    check_buf tile, q, state[2], scratch;
+    uint64_t masks[SL_LANES];
+} zero_case;
+
+static void zero_case_set(zero_case *z, size_t key, float k, float v)
+{
+    float ks[16] = {k}, vs[16];
+    for (size_t d = 0; d < 16; d++)
+        vs[d] = v;
+    assert_true(ref.kv_pack_f16(z->tile.data, key, ks, vs, 16));
+}
+
+static void zero_case_start(zero_case *z, float q)
+{
+    float x[16] = {q};
+    for (size_t d = 1; d < 16; d++)
+        x[d] = -0.0f;
+    z->tile = check_buf_new(sl_tile_bytes(SL_KV_TYPE_F16, 16), 64);
+    z->q = check_buf_new(sl_qblock_bytes(SL_KV_TYPE_F16, 16), 64);
+    z->scratch = check_buf_new(sl_tile_scratch_bytes(SL_KV_TYPE_F16, 16), 64);
+    for (size_t i = 0; i < 2; i++) {
+        z->state[i] = check_buf_new(sl_state_bytes(16), 64);
+        reset_states(z->state[i].data, 1, 16);
+    }
+    ref.attn_qpack_f16(z->q.data, (const float *const[]){x}, 1, 16, 1.0f);
+    for (size_t key = 0; key < SL_TILE; key++)
+        zero_case_set(z, key, 0.0f, 1.0f);
+}
+
+/* Both versions; bits of element i of the state (m, l, o[16]), which must agree. */
+static uint32_t zero_case_run(zero_case *z, uint64_t mask, size_t i)
+{
+    z->masks[0] = mask;
+    for (size_t v = 0; v < 2; v++) {
+        sl_tile_args args = {.tile = z->tile.data,
+                             .head_dim = 16,
+                             .qblocks = z->q.data,
+                             .states = z->state[v].data,
+                             .state_stride = sl_state_bytes(16),
+                             .n_queries = 1,
+                             .masks = z->masks,
+                             .scratch = z->scratch.data};
+        (v ? &level_kernels : &ref)->attn_tile_f16(&args);
+    }
+    check_same(z->state[1].data, z->state[0].data, 18, SL_LANES, "signed zero");
+    return sl_bits_of_float(((float *)z->state[0].data)[i * SL_LANES]);
+}
+
+static void zero_case_end(zero_case *z)
+{
+    check_buf *all[] = {&z->tile, &z->q, &z->state[0], &z->state[1], &z->scratch};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        check_buf_free(all[i]);
+}
+
+/* A maximum of -0, from products that underflow, is kept as +0. */
+static void test_zero_maximum(void **state)
+{
+    zero_case z;
+    start_level(state);
+    zero_case_start(&z, -0x1p-130f);
+    for (size_t key = 0; key < SL_TILE; key++)
+        zero_case_set(&z, key, 0x1p-24f, 1.0f);
+    assert_int_equal(zero_case_run(&z, UINT64_MAX, 0), 0);
+    zero_case_end(&z);
+}
+
+/* A tile's output of -0, from 2^-126 * -2^-24, is not made +0 by the hidden keys that follow, and shows when it
+ * meets an older output that a far larger maximum has scaled to -0. */
+static void test_zero_output(void **state)
+{
+    zero_case z;
+    start_level(state);
+    zero_case_start(&z, 1.0f);
+    zero_case_set(&z, 0, -1000.0f, -1.0f);
+    assert_int_equal(zero_case_run(&z, 1, 2), sl_bits_of_float(-1.0f));
+    zero_case_set(&z, 0, 0.0f, -0x1p-24f);
+    zero_case_set(&z, 1, 126.0f, -0.0f);
+    assert_int_equal(zero_case_run(&z, 3, 2), 0x80000000u);
+    zero_case_end(&z);
+}
+
 /* ---- queries, folding, the end, packing ---- */
 
 static void test_qpack(void **state)
@@ -220,22 +325,6 @@ static void test_qpack(void **state)
         check_buf_free(&want);
         check_buf_free(&got);
     }
-}
-
-/* Fills n_blocks states with what tiles could have left: some lanes untouched. */
-static void random_states(float *states, size_t n_blocks, size_t head_dim, check_values values)
-{
-    size_t n_floats = sl_state_bytes(head_dim) / sizeof(float);
-    reset_states((uint8_t *)states, n_blocks, head_dim);
-    for (size_t b = 0; b < n_blocks; b++, states += n_floats)
-        for (size_t lane = 0; lane < SL_LANES; lane++) {
-            if (check_rng_below(&rng, 4) == 0)
-                continue;
-            for (size_t i = 0; i < head_dim + 2; i++)
-                states[i * SL_LANES + lane] = check_value(&rng, values, 1e30f);
-            states[lane] += 0.0f; /* m is never -0 */
-            states[SL_LANES + lane] = fabsf(states[SL_LANES + lane]);
-        }
 }
 
 static void test_segfold_and_finish(void **state)
@@ -332,14 +421,14 @@ static void test_filled_by(void **state)
 int main(void)
 {
     static sl_cpu_level avx2 = SL_CPU_LEVEL_AVX2, avx512 = SL_CPU_LEVEL_AVX512;
-#define TESTS_OF(level)                                                                                                \
-    {"filled_by " #level, test_filled_by, NULL, NULL, &level},                                                         \
-        {"tile_f16 " #level, test_tile_f16, NULL, NULL, &level},                                                       \
-        {"tile_q8 " #level, test_tile_q8, NULL, NULL, &level}, {"qpack " #level, test_qpack, NULL, NULL, &level},      \
-        {"segfold_and_finish " #level, test_segfold_and_finish, NULL, NULL, &level},                                   \
+#define TEST_OF(name, level)                                                                                           \
     {                                                                                                                  \
-        "kv_pack " #level, test_kv_pack, NULL, NULL, &level                                                            \
+#name " " #level, test_##name, NULL, NULL, &level                                                              \
     }
+#define TESTS_OF(level)                                                                                                \
+    TEST_OF(filled_by, level), TEST_OF(tile_f16, level), TEST_OF(tile_q8, level), TEST_OF(zero_maximum, level),        \
+        TEST_OF(zero_output, level), TEST_OF(qpack, level), TEST_OF(segfold_and_finish, level),                        \
+        TEST_OF(kv_pack, level)
     const struct CMUnitTest tests[] = {TESTS_OF(avx2), TESTS_OF(avx512)};
     sl_fpenv saved = sl_fpenv_enter();
     int failed = cmocka_run_group_tests_name("kernels_attn", tests, NULL, NULL);
