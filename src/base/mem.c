@@ -3,15 +3,22 @@
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
-/* In front of each heap block, so that sl_mem_free knows what to give back; keeps malloc's alignment. */
+/* In front of each block of sl_mem_new, so that sl_mem_free knows what to give back; keeps malloc's alignment. */
 typedef union heap_head {
-    size_t bytes;
+    struct {
+        size_t bytes; /* counted */
+        bool is_map;
+    } of;
     max_align_t align;
 } heap_head;
+
+/* From this size on a block is a mapping of its own: a heap would keep freed blocks resident, unseen by the budget. */
+enum { MAP_FROM_BYTES = 128 << 10 };
 
 void sl_budget_init(sl_budget *budget, uint64_t limit_bytes)
 {
@@ -105,19 +112,26 @@ void sl_mem_unmap(sl_budget *budget, void *ptr, size_t bytes)
 sl_status sl_mem_new(sl_budget *budget, size_t n, size_t item_bytes, const char *what, void *out_ptr, sl_err *err)
 {
     void **out = out_ptr;
+    heap_head *head = NULL;
     *out = NULL;
-    if (item_bytes != 0 && n > (SIZE_MAX / 2 - sizeof(heap_head)) / item_bytes)
+    if (item_bytes != 0 && n > (SIZE_MAX / 2 - sizeof *head) / item_bytes)
         return sl_err_set(err, SL_FAILED, "out of memory: %s needs %zu items of %zu bytes", what, n, item_bytes);
-    size_t bytes = n * item_bytes + sizeof(heap_head);
-    sl_status status = sl_budget_take(budget, bytes, what, err);
+    size_t bytes = n * item_bytes + sizeof *head;
+    sl_status status;
+    if (bytes >= MAP_FROM_BYTES) {
+        status = sl_mem_map(budget, bytes, what, &head, err);
+    } else {
+        status = sl_budget_take(budget, bytes, what, err);
+        head = status == SL_OK ? calloc(1, bytes) : NULL;
+        if (status == SL_OK && !head) {
+            sl_budget_give(budget, bytes);
+            status = sl_err_set(err, SL_FAILED, "out of memory: %s needs %zu bytes", what, bytes);
+        }
+    }
     if (status != SL_OK)
         return status;
-    heap_head *head = calloc(1, bytes);
-    if (!head) {
-        sl_budget_give(budget, bytes);
-        return sl_err_set(err, SL_FAILED, "out of memory: %s needs %zu bytes", what, bytes);
-    }
-    head->bytes = bytes;
+    head->of.bytes = bytes;
+    head->of.is_map = bytes >= MAP_FROM_BYTES;
     *out = head + 1;
     return SL_OK;
 }
@@ -127,6 +141,10 @@ void sl_mem_free(sl_budget *budget, void *ptr)
     if (!ptr)
         return;
     heap_head *head = (heap_head *)ptr - 1;
-    sl_budget_give(budget, head->bytes);
+    if (head->of.is_map) {
+        sl_mem_unmap(budget, head, head->of.bytes);
+        return;
+    }
+    sl_budget_give(budget, head->of.bytes);
     free(head);
 }
