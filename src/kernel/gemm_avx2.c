@@ -3,7 +3,8 @@
  * group are decoded once for up to ROW_BLOCK rows, half a group (four quads of both vectors: eight registers) at a
  * time. Weights enter `vpmaddubsw` as unsigned 4-bit values, so that eight products of pairs stay inside 16 bits
  * (8 * 2 * 15 * 127 = 30480). What was added to make them unsigned is subtracted as offset * sum(q), which binary32
- * holds exactly. */
+ * holds exactly.
+ * An inlined helper takes more than six parameters where they are the registers of its caller's loop. */
 #include "kernel/levels.h"
 
 #if defined(__x86_64__)

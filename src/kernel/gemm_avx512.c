@@ -1,7 +1,8 @@
 /* Projections for AVX-512 with VNNI: the bits of gemm_ref.c.
  * Quantised types: a panel's sixteen outputs are the lanes; a group is eight `vpdpbusd`, unsigned weights by four
  * broadcast activation bytes. What was added to make weights unsigned (8 or 128) is subtracted as offset * sum(q),
- * which binary32 holds exactly. Rows go eight, four, two, one at a time: a group is decoded once for a block. */
+ * which binary32 holds exactly. Rows go eight, four, two, one at a time: a group is decoded once for a block.
+ * An inlined helper takes more than six parameters where they are the registers of its caller's loop. */
 #include "kernel/levels.h"
 
 #if defined(__x86_64__)
