@@ -31,6 +31,20 @@ void sl_ring_deinit(sl_ring *ring)
     memset(ring, 0, sizeof *ring);
 }
 
+/* A slot with nothing live in it, the next in turn if possible: parts may be released in any order. NULL: none. */
+static sl_ring_slot *find_free_slot(sl_ring *ring)
+{
+    for (size_t i = 1; i < ring->n_slots; i++) {
+        size_t idx = (ring->fill_slot + i) % ring->n_slots;
+        if (ring->slots[idx].n_live == 0) {
+            ring->fill_slot = idx;
+            ring->slots[idx].used_bytes = 0;
+            return &ring->slots[idx];
+        }
+    }
+    return NULL;
+}
+
 bool sl_ring_plan(sl_ring *ring, sl_ring_item *item, const sl_ring_item *behind)
 {
     assert(item->bytes <= ring->slot_bytes);
@@ -40,12 +54,9 @@ bool sl_ring_plan(sl_ring *ring, sl_ring_item *item, const sl_ring_item *behind)
     if (slot->n_live == 0)
         slot->used_bytes = 0;
     if (item->bytes > ring->slot_bytes - slot->used_bytes) {
-        size_t next = (ring->fill_slot + 1) % ring->n_slots;
-        if (behind || ring->slots[next].n_live > 0)
+        slot = behind ? NULL : find_free_slot(ring);
+        if (!slot)
             return false;
-        ring->fill_slot = next;
-        slot = &ring->slots[next];
-        slot->used_bytes = 0;
     }
     item->slot = (int32_t)ring->fill_slot;
     item->data = ring->memory + ring->fill_slot * ring->slot_bytes + slot->used_bytes;

@@ -175,7 +175,9 @@ static sl_status reserve_block(const append_run *run, uint64_t part, uint64_t of
     uint64_t first_part = segment * SL_SEGMENT_PARTS;
     uint64_t bytes = (run->writer->options.parts->max_groups - first_part * SL_PART_TILES) * run->group_bytes;
     uint64_t block = sl_geom_block_bytes(run->writer->options.geom, run->layer);
-    uint64_t end = part_off(run, first_part) + (bytes < block ? bytes : block);
+    /* Whole sectors: a file that ended inside one would get that page zeroed, and so cached, when it grows. */
+    bytes = (bytes < block ? bytes : block) / SL_SECTOR_BYTES * SL_SECTOR_BYTES;
+    uint64_t end = part_off(run, first_part) + bytes;
     sl_status status = sl_kvfile_reserve(run->writer->options.file, off, end - off, err);
     if (status == SL_OK)
         layer->reserved_segments = segment + 1;
