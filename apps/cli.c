@@ -77,6 +77,16 @@ static void print_engine(const sl_engine *engine)
         fprintf(stderr, "sluice: kernel %-14s %s\n", name, level);
 }
 
+sl_status cli_read_document(const char *path, const cli_engine_options *options, char **out, size_t *out_bytes,
+                            sl_err *err)
+{
+    /* A budget that is smaller than any model is refused by the engine, with better words. */
+    uint64_t least = UINT64_C(64) << 20, limit = (uint64_t)options->ram_bytes;
+    if (limit == 0)
+        limit = UINT64_C(1) << 40;
+    return sl_text_read(path, limit > least ? limit : least, out, out_bytes, err);
+}
+
 sl_status cli_open(cli *c, const cli_engine_options *options, bool vocab_only, sl_engine **out, sl_err *err)
 {
     const sl_engine_options engine_options = {

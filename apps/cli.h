@@ -26,6 +26,10 @@ double cli_seconds(void);
 bool cli_interrupted(void *arg); /* arg unused: fits the library's `stop` */
 void cli_count(void *arg, size_t done_tokens, size_t total_tokens); /* arg: cli; draws cli.phase in tokens */
 
+/* sl_text_read with a limit from the budget: a document that fills it is refused before it is read. */
+sl_status cli_read_document(const char *path, const cli_engine_options *options, char **out, size_t *out_bytes,
+                            sl_err *err);
+
 /* Opens the engine; with c->verbose prints processor, kernels and budget to stderr. */
 sl_status cli_open(cli *c, const cli_engine_options *options, bool vocab_only, sl_engine **out, sl_err *err);
 void cli_print_plan(const sl_context *context);

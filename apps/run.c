@@ -283,17 +283,11 @@ static void print_table(run_state *r, const sl_draw_result *result)
             sl_text_format_size(plan.ram_bytes, b));
 }
 
-/* The document may fill the budget; what the tokens need is planned later. */
-static uint64_t document_limit(const run_options *o)
-{
-    return o->engine.ram_bytes > 0 ? (uint64_t)o->engine.ram_bytes : UINT64_C(1) << 40;
-}
-
 static sl_status work(run_state *r, sl_err *err)
 {
     sl_status status = SL_OK;
     if (r->o.file)
-        status = sl_text_read(r->o.file, document_limit(&r->o), &r->document, &r->document_bytes, err);
+        status = cli_read_document(r->o.file, &r->o.engine, &r->document, &r->document_bytes, err);
     if (status == SL_OK)
         status = cli_open(&r->c, &r->o.engine, false, &r->engine, err);
     if (status == SL_OK)

@@ -141,8 +141,7 @@ static sl_status read_text(score_state *s, sl_err *err)
 {
     char *text = NULL;
     size_t size = 0;
-    uint64_t limit = s->engine_options.ram_bytes > 0 ? (uint64_t)s->engine_options.ram_bytes : UINT64_C(1) << 40;
-    sl_status status = sl_text_read(s->file, limit, &text, &size, err);
+    sl_status status = cli_read_document(s->file, &s->engine_options, &text, &size, err);
     if (status == SL_OK)
         status = cli_open(&s->c, &s->engine_options, false, &s->engine, err);
     const sl_prompt prompt = {.document = text, .document_size = size};

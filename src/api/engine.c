@@ -44,16 +44,20 @@ static sl_status set_budget(sl_engine *engine, sl_err *err)
     return SL_OK;
 }
 
+/* Before any is read: each tensor in a mapping of its own, and the buffer they are read through. */
 static sl_status check_weights_fit(const sl_engine *engine, const sl_gguf *gguf, sl_err *err)
 {
-    uint64_t bytes = 0, left = engine->budget.limit_bytes - engine->budget.used_bytes;
-    for (size_t i = 0; i < sl_gguf_n_tensors(gguf); i++)
-        bytes += sl_gguf_tensor_at(gguf, i)->bytes;
+    uint64_t bytes = sl_weights_buffer_bytes(&engine->hp) + engine->hp.n_layers * sizeof(sl_layer_weights);
+    uint64_t left = engine->budget.limit_bytes - engine->budget.used_bytes;
+    for (size_t i = 0; i < sl_gguf_n_tensors(gguf); i++) {
+        const sl_gguf_tensor *tensor = sl_gguf_tensor_at(gguf, i);
+        bytes += tensor->n_dims == 1 ? tensor->bytes : (tensor->bytes + SL_MEM_ALIGN - 1) / SL_MEM_ALIGN * SL_MEM_ALIGN;
+    }
     if (bytes <= left)
         return SL_OK;
     return sl_err_set(err, SL_REFUSED,
                       "memory budget of %" PRIu64 " bytes is too small: weights %" PRIu64 ", program %" PRIu64
-                      ", tables %" PRIu64 ", and the context on top",
+                      ", tokenizer %" PRIu64 ", and the context on top",
                       engine->ram_bytes, bytes, engine->program_bytes, engine->budget.used_bytes);
 }
 

@@ -360,6 +360,15 @@ static sl_status load_all(loader *l, sl_err *err)
     return status;
 }
 
+size_t sl_weights_buffer_bytes(const sl_hparams *hp)
+{
+    size_t longest = hp->n_embd > hp->n_ff ? hp->n_embd : hp->n_ff;
+    if (longest < (size_t)hp->n_heads * hp->head_dim)
+        longest = (size_t)hp->n_heads * hp->head_dim;
+    size_t panel = SL_PANEL * longest * sizeof(float);
+    return panel > READ_BYTES ? panel : READ_BYTES;
+}
+
 sl_status sl_weights_load(const sl_gguf *gguf, sl_budget *budget, sl_weights_progress progress, void *arg,
                           sl_weights **out, sl_err *err)
 {
@@ -370,12 +379,7 @@ sl_status sl_weights_load(const sl_gguf *gguf, sl_budget *budget, sl_weights_pro
         status = sl_weights_check(gguf, &hp, err);
     if (status != SL_OK)
         return status;
-    loader l = {.gguf = gguf, .progress = progress, .arg = arg, .buffer_bytes = READ_BYTES};
-    size_t longest = hp.n_embd > hp.n_ff ? hp.n_embd : hp.n_ff;
-    if (longest < (size_t)hp.n_heads * hp.head_dim)
-        longest = (size_t)hp.n_heads * hp.head_dim;
-    if (l.buffer_bytes < SL_PANEL * longest * sizeof(float))
-        l.buffer_bytes = SL_PANEL * longest * sizeof(float);
+    loader l = {.gguf = gguf, .progress = progress, .arg = arg, .buffer_bytes = sl_weights_buffer_bytes(&hp)};
     for (size_t i = 0; i < sl_gguf_n_tensors(gguf); i++)
         l.total_bytes += sl_gguf_tensor_at(gguf, i)->bytes;
     status = sl_mem_new(budget, 1, sizeof *l.weights, "weights", &l.weights, err);

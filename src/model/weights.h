@@ -58,6 +58,8 @@ sl_status sl_hparams_read(const sl_gguf *gguf, sl_hparams *out, sl_err *err) SL_
 sl_status sl_weights_check(const sl_gguf *gguf, const sl_hparams *hp, sl_err *err) SL_CHECK;
 sl_status sl_weights_load(const sl_gguf *gguf, sl_budget *budget, sl_weights_progress progress, void *arg,
                           sl_weights **out, sl_err *err) SL_CHECK;
+/* Bytes of the buffer that loading reads through, freed at its end. For the plan. */
+size_t sl_weights_buffer_bytes(const sl_hparams *hp);
 void sl_weights_destroy(sl_weights *weights);
 
 #endif
