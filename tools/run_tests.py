@@ -20,16 +20,17 @@ from pathlib import Path
 FOLDERS = ["lint", "unit", "check", "prop", "golden", "fault", "crash", "fuzz", "cli"]
 SCRIPT_FOLDERS = ["lint", "golden", "cli"]
 TIMEOUT_S = int(os.environ.get("SLUICE_TEST_TIMEOUT", "300"))
-CMOCKA = re.compile(r"\[ *(OK|FAILED|SKIPPED|RUN) *\] (\S+)$")
+CMOCKA = re.compile(r"\[ *(OK|FAILED|SKIPPED|RUN) *\] (\S.*?)\s*$")
 PLAIN = re.compile(r"(PASS|FAIL|SKIP) (\S.*)$")
 MEANING = {"OK": "passed", "FAILED": "failed", "SKIPPED": "skipped",
            "PASS": "passed", "FAIL": "failed", "SKIP": "skipped"}
 
 
 def count(text):
-    """Single tests in a program's output. cmocka repeats the names of failed tests after each group: only the
+    """(numbers, names of the skipped) of the single tests in a program's output. cmocka repeats the names of failed tests after each group: only the
     test that is running can be counted, and once."""
     found = {"passed": 0, "failed": 0, "skipped": 0}
+    skips = []
     running = None
     for line in text.splitlines():
         match = CMOCKA.search(line)
@@ -40,11 +41,13 @@ def count(text):
             elif name == running:
                 found[MEANING[word]] += 1
                 running = None
+                skips += [name] if word == "SKIPPED" else []
             continue
         match = PLAIN.match(line)
         if match:
             found[MEANING[match.group(1)]] += 1
-    return found
+            skips += [match.group(2)] if match.group(1) == "SKIP" else []
+    return found, skips
 
 
 def commands(build, folders):
@@ -92,7 +95,7 @@ def main():
     for name, argv in commands(build, folders):
         started = time.monotonic()
         output, bad = run(argv)
-        found = count(output)
+        found, skips = count(output)
         if bad and (not found["failed"] or not bad.startswith("exit code")):
             found["failed"] += 1
             output += f"\n{name}: {bad}\n"
@@ -101,9 +104,8 @@ def main():
             output += f"\n{name}: ran no test\n"
         if found["failed"]:
             print(output, flush=True)
-        elif found["skipped"]:
-            print("".join(line + "\n" for line in output.splitlines()
-                          if re.match(r"SKIP |\[ *SKIPPED *\] [A-Za-z_]\w*$", line)), end="")
+        for skip in skips:
+            print(f"       skipped: {skip}")
         for word in total:
             total[word] += found[word]
         print(f"{'FAILED' if found['failed'] else 'ok':6} {name:32} {found['passed']} passed, {found['failed']} "

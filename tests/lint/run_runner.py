@@ -24,6 +24,8 @@ CASES = [  # name, programs, last line, exit code
     ("only skipped tests are no success", [SKIPPED], "0 passed, 0 failed, 1 skipped", 1),
     ("a name after other output is found", ["printf 'seed 5 '; " + OK.replace("; echo '[       OK", "; printf 'x'; echo '[       OK")],
      "1 passed, 0 failed, 0 skipped", 0),
+    ("a name may hold blanks", [OK.replace("one", "one avx2"), SKIPPED.replace("three", "three avx512")],
+     "1 passed, 0 failed, 1 skipped", 0),
     ("plain lines are counted", ["echo 'PASS a: b'; echo 'SKIP c: d'\n"], "1 passed, 0 failed, 1 skipped", 0),
 ]
 
