@@ -27,8 +27,8 @@ MEANING = {"OK": "passed", "FAILED": "failed", "SKIPPED": "skipped",
 
 
 def count(text):
-    """(numbers, names of the skipped) of the single tests in a program's output. cmocka repeats the names of failed tests after each group: only the
-    test that is running can be counted, and once."""
+    """(numbers, names of the skipped) of the single tests in a program's output. cmocka repeats the names of failed
+    tests after each group: only the test that is running can be counted, and once."""
     found = {"passed": 0, "failed": 0, "skipped": 0}
     skips = []
     running = None
