@@ -27,3 +27,8 @@ sluice_test(prop test_session common/gguf_build.c common/tiny_model.c common/tin
 sluice_test(check test_attn_ref)
 sluice_test(unit test_sampler)
 sluice_test(unit test_ngram)
+sluice_test(unit test_geom)
+sluice_test(unit test_vfs common/fault_vfs.c)
+sluice_test(unit test_mem_thread)
+sluice_test(prop test_kv common/kv_model.c)
+sluice_test(fault test_kv_faults common/fault_vfs.c common/kv_model.c)

@@ -74,20 +74,23 @@ static bool is_sector_multiple(const transfer *t)
     return at % SL_SECTOR_BYTES == 0 && t->off % SL_SECTOR_BYTES == 0 && t->bytes % SL_SECTOR_BYTES == 0;
 }
 
-static sl_status move_named(const transfer *t, const char *name, sl_err *err)
+static sl_status name_cause(const transfer *t, const char *name, size_t done, int cause, sl_err *err)
 {
-    assert(!t->aligned || is_sector_multiple(t));
-    (void)is_sector_multiple;
-    size_t done = 0;
-    int cause = move_all(t, &done);
-    if (cause == 0)
-        return SL_OK;
     const char *verb = t->read_to ? "read" : "write";
     if (cause == ENODATA)
         return sl_err_set(err, SL_FAILED, "%s: %s of %zu bytes at offset %" PRIu64 " stopped after %zu: %s", name, verb,
                           t->bytes, t->off, done, t->read_to ? "the file ends there" : "the device takes no more");
     return sl_err_set_errno(err, SL_FAILED, cause, "%s: cannot %s %zu bytes at offset %" PRIu64 " (%zu moved)", name,
                             verb, t->bytes, t->off, done);
+}
+
+static sl_status move_named(const transfer *t, const char *name, sl_err *err)
+{
+    assert(!t->aligned || is_sector_multiple(t));
+    (void)is_sector_multiple;
+    size_t done = 0;
+    int cause = move_all(t, &done);
+    return cause == 0 ? SL_OK : name_cause(t, name, done, cause, err);
 }
 
 sl_status sl_vfs_read(const sl_vfs *vfs, sl_file *file, const char *name, void *buf, size_t bytes, uint64_t off,
@@ -102,12 +105,6 @@ sl_status sl_vfs_write(const sl_vfs *vfs, sl_file *file, const char *name, const
 {
     transfer t = {vfs, file, NULL, buf, bytes, off, aligned};
     return move_named(&t, name, err);
-}
-
-static sl_status probe_failed(const char *name, const char *verb, uint64_t off, int cause, sl_err *err)
-{
-    return sl_err_set_errno(err, SL_FAILED, cause, "%s: cannot %s %u bytes at offset %" PRIu64, name, verb,
-                            SL_SECTOR_BYTES, off);
 }
 
 static bool is_refusal(int cause)
@@ -129,11 +126,11 @@ sl_status sl_vfs_probe_direct(const sl_vfs *vfs, sl_file *file, const char *name
     size_t done;
     int cause = move_all(&out, &done);
     if (cause != 0 && !is_refusal(cause))
-        return probe_failed(name, "write", off, cause, err);
+        return name_cause(&out, name, done, cause, err);
     if (cause == 0) {
         cause = move_all(&in, &done);
         if (cause != 0 && !is_refusal(cause))
-            return probe_failed(name, "read", off, cause, err);
+            return name_cause(&in, name, done, cause, err);
     }
     if (cause == 0 && memcmp(written, back, SL_SECTOR_BYTES) != 0)
         return sl_err_set(err, SL_DAMAGED, "%s: offset %" PRIu64 " gave back other bytes than were written", name, off);

@@ -91,7 +91,6 @@ sl_status kv_model_append(kv_model *model, sl_kv *kv, uint32_t layer, uint64_t n
 {
     uint64_t tail = model->tokens[layer] % SL_TILE;
     size_t group_bytes = sl_geom_group_bytes(&model->geom, layer);
-    uint64_t n_groups = (tail + n + SL_TILE - 1) / SL_TILE;
     uint8_t *to = model->groups[layer] + model->tokens[layer] / SL_TILE * group_bytes;
     memset(model->scratch, 0xee, (size_t)((tail + n + JUNK_TOKENS) / SL_TILE * group_bytes));
     uint32_t n_tail = 0;
@@ -113,7 +112,6 @@ sl_status kv_model_append(kv_model *model, sl_kv *kv, uint32_t layer, uint64_t n
                             byte_at(model->geom.type, dim, t % SL_TILE, i);
                 to[at] = model->scratch[at];
             }
-    (void)n_groups;
     model->tokens[layer] += n;
     assert_int_equal(sl_kv_tokens(kv, layer), model->tokens[layer]);
     return SL_OK;
