@@ -131,3 +131,72 @@ bool cli_parse(const sl_args_table *table, int argc, char **argv, sl_args_result
     sl_args_print_help(table, stdout);
     return false;
 }
+
+static const char *const kv_choices[] = {"q8_0", "f16", NULL};
+
+/* Model and document: they come first in --help. */
+static size_t input_options(cli_machine *m, sl_arg *out)
+{
+    const sl_arg options[] = {
+        {.name = "model", .letter = 'm', .kind = SL_ARG_KIND_STRING, .out = &m->engine.model, .required = true,
+         .metavar = "MODEL.gguf", .group = "Input", .help = "model file (GGUF)"},
+        {.name = "file", .letter = 'f', .kind = SL_ARG_KIND_STRING, .out = &m->file, .metavar = "DOC.txt",
+         .help = "the document; - reads standard input"},
+    };
+    memcpy(out, options, sizeof options);
+    return sizeof options / sizeof options[0];
+}
+
+static size_t machine_options(cli_machine *m, sl_arg *out)
+{
+    const sl_arg options[] = {
+        {.name = "ram", .kind = SL_ARG_KIND_SIZE, .out = &m->engine.ram_bytes, .min = 1, .max = INT64_MAX,
+         .group = "Machine", .help = "ceiling of the memory in use, weights included",
+         .default_text = "half of what is free"},
+        {.name = "kv", .kind = SL_ARG_KIND_CHOICE, .out = &m->kv, .choices = kv_choices,
+         .help = "stored type of the cache", .default_text = "q8_0"},
+        {.name = "kv-dir", .kind = SL_ARG_KIND_STRING, .out = &m->kv_dir, .metavar = "DIR",
+         .help = "where the cache lies (an unnamed file)", .default_text = "$SLUICE_KV_DIR, else /var/tmp"},
+        {.name = "allow-ram-dir", .kind = SL_ARG_KIND_FLAG, .out = &m->allow_ram_dir,
+         .help = "accept a memory file system there"},
+        {.name = "threads", .kind = SL_ARG_KIND_INT, .out = &m->engine.threads, .min = 1, .max = 1024,
+         .help = "computing threads", .default_text = "all processors"},
+        {.name = "window", .kind = SL_ARG_KIND_TOKENS, .out = &m->window, .min = 64, .max = 1 << 20,
+         .help = "tokens taken through the layers together, a multiple of 64", .default_text = "from the budget"},
+        {.name = "ring", .kind = SL_ARG_KIND_SIZE, .out = &m->ring, .min = 1, .max = INT64_MAX,
+         .help = "memory of the read buffers together", .default_text = "from the budget"},
+        {.name = "rope-scale", .kind = SL_ARG_KIND_FLOAT, .out = &m->rope_scale, .low = 1, .high = 1e6,
+         .group = "Long contexts", .help = "stretch positions by this factor, and the trained context with them"},
+        {.name = "force-context", .kind = SL_ARG_KIND_FLAG, .out = &m->force_context,
+         .help = "go on beyond the trained context"},
+        {.name = "json", .kind = SL_ARG_KIND_FLAG, .out = &m->json, .group = "Output",
+         .help = "one JSON object on stdout; text and progress go to stderr"},
+        {.name = "verbose", .letter = 'v', .kind = SL_ARG_KIND_FLAG, .out = &m->verbose,
+         .help = "plan, kernels and memory on stderr"},
+    };
+    memcpy(out, options, sizeof options);
+    return sizeof options / sizeof options[0];
+}
+
+size_t cli_machine_table(cli_machine *m, const sl_arg *own, size_t n_own, sl_arg *out)
+{
+    size_t n = input_options(m, out);
+    memcpy(out + n, own, n_own * sizeof *own);
+    n += n_own;
+    return n + machine_options(m, out + n);
+}
+
+sl_context_options cli_context_options(const cli_machine *m, size_t prompt_tokens)
+{
+    return (sl_context_options){
+        .cache = m->kv == 1 ? SL_CACHE_F16 : SL_CACHE_Q8_0,
+        .kv_dir = m->kv_dir,
+        .allow_ram_dir = m->allow_ram_dir,
+        .prompt_tokens = prompt_tokens,
+        .window_tokens = (size_t)m->window,
+        .ring_bytes = (uint64_t)m->ring,
+        .rope_scale = m->rope_scale,
+        .force_context = m->force_context,
+        .stop = cli_interrupted,
+    };
+}

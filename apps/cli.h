@@ -15,11 +15,26 @@ typedef struct cli {
     bool verbose;
 } cli;
 
-/* Options that several subcommands have; fill before the table. */
 typedef struct cli_engine_options {
     const char *model;
     int64_t ram_bytes, threads;
 } cli_engine_options;
+
+/* What every subcommand that computes takes: model, machine, long contexts, output. */
+typedef struct cli_machine {
+    cli_engine_options engine;
+    const char *file, *kv_dir;
+    int64_t window, ring;
+    double rope_scale;
+    bool force_context, allow_ram_dir, json, verbose;
+    int kv; /* 0: q8_0, 1: f16 */
+} cli_machine;
+
+enum { CLI_MACHINE_OPTIONS = 13 };
+
+/* The option table of a subcommand: its own options behind the input ones, the machine's after. Returns how many. */
+size_t cli_machine_table(cli_machine *m, const sl_arg *own, size_t n_own, sl_arg *out);
+sl_context_options cli_context_options(const cli_machine *m, size_t prompt_tokens);
 
 void cli_init(cli *c, bool json);
 double cli_seconds(void);

@@ -161,10 +161,15 @@ typedef struct sl_score {
     size_t n_best;
 } sl_score;
 
-/* Feeds ids into a fresh context and reports every position. `row` returns false to stop (SL_CANCELLED). */
-sl_status sl_context_score(sl_context *context, const int32_t *ids, size_t n, size_t n_best,
-                           bool (*row)(void *arg, const sl_score *score),
-                           void (*progress)(void *arg, size_t done_tokens, size_t total_tokens), void *arg,
+typedef struct sl_score_options {
+    size_t n_best; /* candidates reported at each position */
+    bool (*row)(void *arg, const sl_score *score); /* false stops (SL_CANCELLED) */
+    void (*progress)(void *arg, size_t done_tokens, size_t total_tokens); /* NULL: none */
+    void *arg; /* of both */
+} sl_score_options;
+
+/* Feeds ids into a fresh context and reports every position. *perplexity: over n - 1 tokens; NaN for one. */
+sl_status sl_context_score(sl_context *context, const int32_t *ids, size_t n, const sl_score_options *options,
                            double *perplexity, sl_err *err);
 
 /* Measured in this run. */

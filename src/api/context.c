@@ -254,9 +254,7 @@ typedef struct scorer {
     sl_context *context;
     const int32_t *ids;
     size_t n, n_best;
-    bool (*row)(void *arg, const sl_score *score);
-    void (*progress)(void *arg, size_t done_tokens, size_t total_tokens);
-    void *arg;
+    const sl_score_options *options;
     sl_sampler *sampler;
     int32_t *best;
     float *best_logprobs;
@@ -266,8 +264,8 @@ typedef struct scorer {
 static void score_progress(void *arg, size_t done, size_t total)
 {
     const scorer *s = arg;
-    if (s->progress)
-        s->progress(s->arg, done, total);
+    if (s->options->progress)
+        s->options->progress(s->options->arg, done, total);
 }
 
 static sl_status score_row(void *arg, uint64_t position, const float *logits, sl_err *err)
@@ -292,20 +290,18 @@ static sl_status score_row(void *arg, uint64_t position, const float *logits, sl
         sl_sampler_best(s->sampler, logits, s->n_best, s->best);
     for (size_t i = 0; i < s->n_best; i++)
         s->best_logprobs[i] = sl_logprobs_get(&logprobs, s->best[i]);
-    if (!s->row(s->arg, &score))
+    if (!s->options->row(s->options->arg, &score))
         return sl_err_set(err, SL_CANCELLED, "cancelled");
     return SL_OK;
 }
 
-sl_status sl_context_score(sl_context *context, const int32_t *ids, size_t n, size_t n_best,
-                           bool (*row)(void *arg, const sl_score *score),
-                           void (*progress)(void *arg, size_t done_tokens, size_t total_tokens), void *arg,
+sl_status sl_context_score(sl_context *context, const int32_t *ids, size_t n, const sl_score_options *options,
                            double *perplexity, sl_err *err)
 {
     size_t n_vocab = context->engine->hp.n_vocab;
     sl_budget *budget = &context->engine->budget;
-    scorer s = {.context = context, .ids = ids, .n = n, .row = row, .progress = progress, .arg = arg};
-    s.n_best = n_best < n_vocab ? n_best : n_vocab;
+    scorer s = {.context = context, .ids = ids, .n = n, .options = options};
+    s.n_best = options->n_best < n_vocab ? options->n_best : n_vocab;
     sl_status status = SL_OK;
     const sl_sampling greedy = {.top_p = 1.0f};
     if (s.n_best > 0)
@@ -324,7 +320,7 @@ sl_status sl_context_score(sl_context *context, const int32_t *ids, size_t n, si
     return status;
 }
 
-/* --------------------------------------------------------------------------------------------------------- measuring */
+/* ---------------------------------------------------------------------------------------------------- measuring */
 
 void sl_context_get_stats(const sl_context *context, sl_stats *out)
 {

@@ -9,7 +9,8 @@ enum {
     N_SLOTS = 2,
     MAX_SLOT_BYTES = 128 << 20,
     RING_SHARE = 6,      /* of what is left for a context, the ring takes one part in so many */
-    SLACK_BYTES = 64 << 10 /* alignment of a handful of mappings */
+    SLACK_BYTES = 64 << 10, /* alignment of a handful of mappings */
+    NOISE_BYTES = 512 << 10 /* by which the program's own resident set differs from run to run */
 };
 
 static uint64_t min_u64(uint64_t a, uint64_t b)
@@ -47,7 +48,7 @@ static sl_status refuse(const sl_engine *engine, const sl_plan *plan, uint64_t l
     return sl_err_set(err, SL_REFUSED,
                       "memory budget of %" PRIu64 " bytes is too small, %" PRIu64 " would do: program %" PRIu64
                       ", weights %" PRIu64 ", tables %" PRIu64 ", ring %" PRIu64 ", smallest window %" PRIu64,
-                      engine->ram_bytes, least, plan->program_bytes, plan->weight_bytes, plan->table_bytes,
+                      engine->ram_bytes, least + NOISE_BYTES, plan->program_bytes, plan->weight_bytes, plan->table_bytes,
                       plan->ring_bytes, plan->window_bytes);
 }
 

@@ -99,9 +99,10 @@ void sl_attn_destroy(sl_attn *attn)
 typedef struct item_span {
     size_t head, first, n;
     uint8_t *qblocks, *segments, *totals;
+    uint8_t *scratch; /* the worker's */
 } item_span;
 
-static item_span span_of(const sl_attn *attn, size_t item)
+static item_span span_of(const sl_attn *attn, size_t item, size_t worker)
 {
     item_span span = {.head = item / attn->n_chunks, .first = item % attn->n_chunks * attn->chunk};
     span.n = min_size(attn->chunk, attn->n_blocks - span.first);
@@ -109,6 +110,7 @@ static item_span span_of(const sl_attn *attn, size_t item)
     span.qblocks = attn->qblocks + block * sl_qblock_bytes(attn->options.geom.type, attn->head_dim);
     span.segments = attn->segments + block * attn->state_bytes;
     span.totals = attn->totals + block * attn->state_bytes;
+    span.scratch = attn->scratch + worker * attn->scratch_bytes;
     return span;
 }
 
@@ -150,9 +152,8 @@ static void reset_states(uint8_t *states, size_t n, size_t stride, size_t head_d
 
 static void begin_item(void *arg, size_t item, size_t worker)
 {
-    (void)worker;
     sl_attn *attn = arg;
-    item_span span = span_of(attn, item);
+    item_span span = span_of(attn, item, worker);
     sl_attn_qpack_fn pack = sl_kernels_attn_qpack(attn->options.kernels, attn->options.geom.type);
     for (size_t b = 0; b < span.n; b++) {
         size_t first = (span.first + b) * SL_LANES, n = min_size(SL_LANES, n_queries(attn) - first);
@@ -183,9 +184,9 @@ static void begin(sl_attn *attn, const sl_attn_rows *rows)
     sl_pool_run(attn->options.pool, n_items(attn), begin_item, attn);
 }
 
-/* Folds one tile into blocks [first, first + n) of the span; masks as in sl_tile_args. */
+/* Folds one tile into blocks [first, first + n) of the span. masks, as in sl_tile_args: [of the span's blocks]. */
 static void fold_tile(const sl_attn *attn, const item_span *span, size_t first, size_t n, const uint8_t *tile,
-                      const uint64_t *masks, size_t worker)
+                      const uint64_t *masks)
 {
     if (n == 0)
         return;
@@ -197,9 +198,9 @@ static void fold_tile(const sl_attn *attn, const item_span *span, size_t first, 
         .states = span->segments + first * attn->state_bytes,
         .state_stride = attn->state_bytes,
         .n_queries = min_size(n * SL_LANES, n_queries(attn) - first_query),
-        .masks = masks,
+        .masks = masks ? masks + first * SL_LANES : NULL,
         .softcap = attn->options.softcap,
-        .scratch = attn->scratch + worker * attn->scratch_bytes,
+        .scratch = span->scratch,
     };
     sl_kernels_attn_tile(attn->options.kernels, attn->options.geom.type)(&args);
 }
@@ -212,12 +213,12 @@ static void fold_segment(const sl_attn *attn, const item_span *span)
 static void fold_part_item(void *arg, size_t item, size_t worker)
 {
     sl_attn *attn = arg;
-    item_span span = span_of(attn, item);
+    item_span span = span_of(attn, item, worker);
     size_t tile_bytes = sl_tile_bytes(attn->options.geom.type, attn->head_dim);
     uint64_t pos = attn->part->first_token;
     for (uint32_t g = 0; g < attn->part->n_groups; g++, pos += SL_TILE)
-        fold_tile(attn, &span, 0, span.n, attn->part->tiles + (g * attn->n_kv_heads + span.head) * tile_bytes, NULL,
-                  worker);
+        fold_tile(attn, &span, 0, span.n, attn->part->tiles + (g * attn->n_kv_heads + span.head) * tile_bytes,
+                  NULL);
     if (pos % SL_SEGMENT_TOKENS == 0)
         fold_segment(attn, &span);
 }
@@ -238,8 +239,7 @@ static uint64_t causal_mask(uint64_t tile_pos, uint64_t pos)
 }
 
 /* One own tile: blocks wholly before it are passed over, blocks that it cuts get masks, later ones see all of it. */
-static void fold_own_tile(const sl_attn *attn, const item_span *span, const uint8_t *tile, uint64_t tile_pos,
-                          size_t worker)
+static void fold_own_tile(const sl_attn *attn, const item_span *span, const uint8_t *tile, uint64_t tile_pos)
 {
     uint64_t masks[MAX_CHUNK * SL_LANES];
     size_t hidden = 0, cut = 0;
@@ -257,14 +257,14 @@ static void fold_own_tile(const sl_attn *attn, const item_span *span, const uint
         hidden += any == 0;
         cut += any != 0 && all != UINT64_MAX;
     }
-    fold_tile(attn, span, hidden, cut, tile, masks + hidden * SL_LANES, worker);
-    fold_tile(attn, span, hidden + cut, span->n - hidden - cut, tile, NULL, worker);
+    fold_tile(attn, span, hidden, cut, tile, masks);
+    fold_tile(attn, span, hidden + cut, span->n - hidden - cut, tile, NULL);
 }
 
 static void finish_item(void *arg, size_t item, size_t worker)
 {
     sl_attn *attn = arg;
-    item_span span = span_of(attn, item);
+    item_span span = span_of(attn, item, worker);
     size_t tile_bytes = sl_tile_bytes(attn->options.geom.type, attn->head_dim);
     uint64_t pos = attn->rows->first_pos / SL_TILE * SL_TILE;
     size_t last_query = min_size((span.first + span.n) * SL_LANES, n_queries(attn)) - 1;
@@ -273,8 +273,7 @@ static void finish_item(void *arg, size_t item, size_t worker)
         /* A segment that ended exactly where the own tiles start was folded with its last part. */
         if (pos % SL_SEGMENT_TOKENS == 0)
             fold_segment(attn, &span);
-        fold_own_tile(attn, &span, attn->rows->own_groups + (g * attn->n_kv_heads + span.head) * tile_bytes, pos,
-                      worker);
+        fold_own_tile(attn, &span, attn->rows->own_groups + (g * attn->n_kv_heads + span.head) * tile_bytes, pos);
     }
     fold_segment(attn, &span);
     for (size_t b = 0; b < span.n; b++) {

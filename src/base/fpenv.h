@@ -1,5 +1,5 @@
 /* The floating-point control word of a computing thread.
- * DESIGN.md section 4: denormals are kept, rounding is to nearest even. Whoever computes enters first and
+ * Denormals are kept, rounding is to nearest even. Whoever computes enters first and
  * restores the caller's word when done. */
 #ifndef SL_FPENV_H
 #define SL_FPENV_H

@@ -145,7 +145,7 @@ void sl_graph_destroy(sl_graph *graph)
     sl_mem_free(graph->options.budget, graph);
 }
 
-/* ------------------------------------------------------------------------------------------- work over rows, matrices */
+/* ------------------------------------------------------------------------------------ work over rows and matrices */
 
 typedef void (*row_fn)(sl_graph *graph, size_t row); /* row of the chunk */
 

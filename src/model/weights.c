@@ -11,7 +11,8 @@ static const struct {
     uint32_t ggml_type;
     sl_wtype type;
 } known_types[] = {
-    {0, SL_WTYPE_F32}, {1, SL_WTYPE_F16}, {30, SL_WTYPE_BF16}, {8, SL_WTYPE_Q8_0}, {2, SL_WTYPE_Q4_0}, {3, SL_WTYPE_Q4_1},
+    {0, SL_WTYPE_F32},  {1, SL_WTYPE_F16},  {30, SL_WTYPE_BF16},
+    {8, SL_WTYPE_Q8_0}, {2, SL_WTYPE_Q4_0}, {3, SL_WTYPE_Q4_1},
 };
 
 /* ---------------------------------------------------------------------------------------------- hyper-parameters */

@@ -23,7 +23,7 @@ LAYERS = {
     "gguf": ["platform", "base"],
     "attn": ["store", "kernel", "base"],
     "model": ["attn", "store", "gguf", "kernel", "base"],
-    "decode": ["model", "attn", "kernel", "tok", "base"],
+    "decode": ["model", "attn", "store", "kernel", "tok", "base"],
     "api": ["decode", "model", "attn", "gguf", "store", "tok", "kernel", "platform", "base"],
 }
 FORBIDDEN_CALLS = ["printf", "fprintf", "vprintf", "vfprintf", "puts", "fputs", "putchar", "putc", "fputc",

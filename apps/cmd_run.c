@@ -5,12 +5,11 @@
 #include "cli.h"
 
 typedef struct run_options {
-    cli_engine_options engine;
-    const char *file, *question, *kv_dir;
-    int64_t n_predict, window, ring, seed, top_k, drafts;
-    double temp, top_p, min_p, rope_scale;
-    bool force_context, allow_ram_dir, chat, json, verbose;
-    int kv;
+    cli_machine machine;
+    const char *question;
+    int64_t n_predict, seed, top_k, drafts;
+    double temp, top_p, min_p;
+    bool chat;
 } run_options;
 
 typedef struct run_state {
@@ -29,16 +28,11 @@ typedef struct run_state {
     bool out_of_memory;
 } run_state;
 
-static const char *const kv_choices[] = {"q8_0", "f16", NULL};
+enum { OWN_OPTIONS = 9 };
 
-static bool parse(run_options *o, int argc, char **argv, int *exit_code, sl_err *err)
+static size_t fill_options(run_options *o, sl_arg *out)
 {
-    *o = (run_options){.n_predict = 128, .seed = 1, .drafts = 15, .top_p = 1.0};
-    const sl_arg options[] = {
-        {.name = "model", .letter = 'm', .kind = SL_ARG_KIND_STRING, .out = &o->engine.model, .required = true,
-         .metavar = "MODEL.gguf", .group = "Input", .help = "model file (GGUF)"},
-        {.name = "file", .letter = 'f', .kind = SL_ARG_KIND_STRING, .out = &o->file, .metavar = "DOC.txt",
-         .help = "the document; - reads standard input"},
+    const sl_arg own[OWN_OPTIONS] = {
         {.name = "prompt", .letter = 'p', .kind = SL_ARG_KIND_STRING, .out = &o->question, .allow_empty = true,
          .metavar = "TEXT", .help = "the question; stands after the document and a blank line"},
         {.name = "chat", .kind = SL_ARG_KIND_FLAG, .out = &o->chat,
@@ -57,49 +51,32 @@ static bool parse(run_options *o, int argc, char **argv, int *exit_code, sl_err 
          .help = "of the random numbers", .default_text = "1"},
         {.name = "draft", .kind = SL_ARG_KIND_INT, .out = &o->drafts, .min = 0, .max = 255,
          .help = "drafted tokens verified per pass; never changes the text", .default_text = "15"},
-        {.name = "ram", .kind = SL_ARG_KIND_SIZE, .out = &o->engine.ram_bytes, .min = 1, .max = INT64_MAX,
-         .group = "Machine", .help = "ceiling of the memory in use, weights included",
-         .default_text = "half of what is free"},
-        {.name = "kv", .kind = SL_ARG_KIND_CHOICE, .out = &o->kv, .choices = kv_choices,
-         .help = "stored type of the cache", .default_text = "q8_0"},
-        {.name = "kv-dir", .kind = SL_ARG_KIND_STRING, .out = &o->kv_dir, .metavar = "DIR",
-         .help = "where the cache lies (an unnamed file)", .default_text = "$SLUICE_KV_DIR, else /var/tmp"},
-        {.name = "allow-ram-dir", .kind = SL_ARG_KIND_FLAG, .out = &o->allow_ram_dir,
-         .help = "accept a memory file system there"},
-        {.name = "threads", .kind = SL_ARG_KIND_INT, .out = &o->engine.threads, .min = 1, .max = 1024,
-         .help = "computing threads", .default_text = "all processors"},
-        {.name = "window", .kind = SL_ARG_KIND_TOKENS, .out = &o->window, .min = 64, .max = 1 << 20,
-         .help = "prompt tokens taken through the layers together, a multiple of 64",
-         .default_text = "from the budget"},
-        {.name = "ring", .kind = SL_ARG_KIND_SIZE, .out = &o->ring, .min = 1, .max = INT64_MAX,
-         .help = "memory of the read buffers together", .default_text = "from the budget"},
-        {.name = "rope-scale", .kind = SL_ARG_KIND_FLOAT, .out = &o->rope_scale, .low = 1, .high = 1e6,
-         .group = "Long contexts", .help = "stretch positions by this factor, and the trained context with them"},
-        {.name = "force-context", .kind = SL_ARG_KIND_FLAG, .out = &o->force_context,
-         .help = "go on beyond the trained context"},
-        {.name = "json", .kind = SL_ARG_KIND_FLAG, .out = &o->json, .group = "Output",
-         .help = "one JSON object on stdout; text and progress go to stderr"},
-        {.name = "verbose", .letter = 'v', .kind = SL_ARG_KIND_FLAG, .out = &o->verbose,
-         .help = "plan, kernels and memory on stderr"},
     };
+    return cli_machine_table(&o->machine, own, OWN_OPTIONS, out);
+}
+
+static bool parse(run_options *o, int argc, char **argv, int *exit_code, sl_err *err)
+{
+    *o = (run_options){.n_predict = 128, .seed = 1, .drafts = 15, .top_p = 1.0};
+    sl_arg options[OWN_OPTIONS + CLI_MACHINE_OPTIONS];
     const sl_args_table table = {
         .usage = "sluice run -m MODEL.gguf -f DOC.txt -p \"question\" [options]",
         .about = "Reads a document into a KV cache on flash and answers a question about it. The answer goes to "
                  "stdout as it comes, what was measured to stderr.",
         .options = options,
-        .n_options = sizeof options / sizeof options[0],
+        .n_options = fill_options(o, options),
     };
     sl_args_result result;
     if (!cli_parse(&table, argc, argv, &result, exit_code, err))
         return false;
-    if (!o->file && !o->question) {
+    if (!o->machine.file && !o->question) {
         *exit_code = sl_text_error(err, SL_USAGE, "nothing to read: give a document (-f) or a question (-p)");
         return false;
     }
     return true;
 }
 
-/* ---------------------------------------------------------------------------------------------------------- the work */
+/* ----------------------------------------------------------------------------------------------------- the work */
 
 static bool keep(run_state *r, int32_t id, const char *text, size_t size)
 {
@@ -146,21 +123,11 @@ static sl_status read_prompt(run_state *r, sl_err *err)
 
 static sl_status make_context(run_state *r, sl_err *err)
 {
-    const sl_context_options options = {
-        .cache = r->o.kv == 1 ? SL_CACHE_F16 : SL_CACHE_Q8_0,
-        .kv_dir = r->o.kv_dir,
-        .allow_ram_dir = r->o.allow_ram_dir,
-        .prompt_tokens = r->prompt.n,
-        .predict_tokens = (size_t)r->o.n_predict,
-        .window_tokens = (size_t)r->o.window,
-        .ring_bytes = (uint64_t)r->o.ring,
-        .max_drafts = (size_t)r->o.drafts,
-        .rope_scale = r->o.rope_scale,
-        .force_context = r->o.force_context,
-        .stop = cli_interrupted,
-    };
+    sl_context_options options = cli_context_options(&r->o.machine, r->prompt.n);
+    options.predict_tokens = (size_t)r->o.n_predict;
+    options.max_drafts = (size_t)r->o.drafts;
     sl_status status = sl_context_create(r->engine, &options, &r->context, err);
-    if (status == SL_OK && r->o.verbose)
+    if (status == SL_OK && r->c.verbose)
         cli_print_plan(r->context);
     return status;
 }
@@ -187,7 +154,7 @@ static sl_status answer(run_state *r, sl_draw_result *result, sl_err *err)
     return status;
 }
 
-/* --------------------------------------------------------------------------------------------------------- reporting */
+/* ---------------------------------------------------------------------------------------------------- reporting */
 
 static const char *const reasons[] = {"stop", "length", "context", "cancelled"};
 
@@ -286,10 +253,11 @@ static void print_table(run_state *r, const sl_draw_result *result)
 static sl_status work(run_state *r, sl_err *err)
 {
     sl_status status = SL_OK;
-    if (r->o.file)
-        status = cli_read_document(r->o.file, &r->o.engine, &r->document, &r->document_bytes, err);
+    const cli_machine *m = &r->o.machine;
+    if (m->file)
+        status = cli_read_document(m->file, &m->engine, &r->document, &r->document_bytes, err);
     if (status == SL_OK)
-        status = cli_open(&r->c, &r->o.engine, false, &r->engine, err);
+        status = cli_open(&r->c, &r->o.machine.engine, false, &r->engine, err);
     if (status == SL_OK)
         status = read_prompt(r, err);
     if (status == SL_OK)
@@ -306,7 +274,7 @@ static sl_status work(run_state *r, sl_err *err)
         return status;
     if (r->n_text > 0 && r->text[r->n_text - 1] != '\n')
         fputc('\n', r->text_out);
-    if (r->o.json)
+    if (r->o.machine.json)
         status = print_json(r, &result, err);
     else
         print_table(r, &result);
@@ -322,9 +290,9 @@ int cmd_run(int argc, char **argv, sl_err *err)
     int code = SL_OK;
     if (!parse(&r.o, argc, argv, &code, err))
         return code;
-    cli_init(&r.c, r.o.json);
-    r.c.verbose = r.o.verbose;
-    r.text_out = r.o.json ? stderr : stdout;
+    cli_init(&r.c, r.o.machine.json);
+    r.c.verbose = r.o.machine.verbose;
+    r.text_out = r.o.machine.json ? stderr : stdout;
     code = work(&r, err);
     sl_progress_clear(&r.c.progress);
     free(r.document);
