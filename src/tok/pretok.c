@@ -92,7 +92,7 @@ static sl_status pattern_compile(sl_pretok *pretok, const struct pattern *patter
                                       pattern->name, error, (size_t)off);
             break;
         }
-        /* Machine code is five times faster. Where the system forbids making it, matching is interpreted. */
+        /* Machine code halves the time of encoding. Where the system forbids making it, matching is interpreted. */
         (void)pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);
         pretok->codes[pretok->n_codes++] = code;
     }

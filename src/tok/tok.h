@@ -25,7 +25,7 @@ typedef enum sl_tok_kind { /* GGUF's tokenizer.ggml.token_type */
     SL_TOK_KIND_BYTE
 } sl_tok_kind;
 
-/* Borrowed during sl_tok_create only. next_* give the items in order; false = no more. */
+/* Borrowed during sl_tok_create only. next_* give the items in order, each walk on its own; false = no more. */
 typedef struct sl_tok_source {
     sl_tok_text model;   /* tokenizer.ggml.model: "gpt2" */
     sl_tok_text pattern; /* tokenizer.ggml.pre: "smollm", "gpt-2", "default" */

@@ -236,15 +236,16 @@ static void test_a_megabyte_of_one_letter_is_not_quadratic(void **state)
 static void test_bad_merges_are_refused(void **state)
 {
     (void)state;
-    static const tok_tiny_item tokens[] = {{"ab", 1}};
+    /* The second token is spelt out: it stands for "a", U+0120, not for "a ". */
+    static const tok_tiny_item tokens[] = {{"ab", 1}, {"a\xc4\xa0", SL_TOK_KIND_USER_DEFINED}};
     static const struct {
         const char *merge, *shown;
-    } bad[] = {{"a c", "a c"},    {"ab q!", "ab q!"}, {"ab", "ab"},  {"", ""},
-               {"a b\n", "a b?"}, {"ab ", "ab "},     {" ab", " ab"}};
+    } bad[] = {{"a c", "a c"},    {"ab q!", "ab q!"}, {"ab", "ab"},   {"", ""},
+               {"a b\n", "a b?"}, {"ab ", "ab "},     {" ab", " ab"}, {"a \xc4\xa0", "a ??"}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         const char *merges[] = {"a b", bad[i].merge};
         char want[128];
-        tok_tiny tiny = {.tokens = tokens, .n_tokens = 1, .merges = merges, .n_merges = 2};
+        tok_tiny tiny = {.tokens = tokens, .n_tokens = 2, .merges = merges, .n_merges = 2};
         fixture f = {0};
         sl_err err = {0};
         sl_budget_init(&f.budget, UINT64_MAX);
