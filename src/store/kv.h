@@ -26,7 +26,7 @@ typedef struct sl_kv_options {
     uint64_t resident_bytes; /* KV bytes that may stay in memory, fixed subset of parts over max_tokens */
     size_t slot_bytes;     /* of each ring slot; raised to the largest part, rounded down to 4096 */
     size_t n_slots;        /* 2 or more */
-    size_t read_bytes;     /* most bytes of one read; 0 = default */
+    size_t read_bytes;     /* most bytes of one read (but a part at least); 0 = default */
     sl_budget *budget;     /* borrowed, outlives the context */
     sl_log log;
 } sl_kv_options;

@@ -127,7 +127,7 @@ static void run_steady(uint64_t seed)
     uint64_t total = sl_geom_token_bytes(&geom) * model->max_tokens;
     s.options.n_slots = 2 + kv_model_random(model, 3);
     s.options.slot_bytes = kv_model_random(model, 2) ? 0 : kv_model_random(model, 8 * sl_geom_max_part_bytes(&geom));
-    s.options.read_bytes = kv_model_random(model, 2) ? 0 : 4096 << kv_model_random(model, 10);
+    s.options.read_bytes = kv_model_random(model, 2) ? 0 : (size_t)4096 << kv_model_random(model, 10);
     s.options.resident_bytes = kv_model_random(model, 2) ? 0 : kv_model_random(model, total);
     s.options.force_buffered = kv_model_random(model, 8) == 0;
     model->n_held = 1 + (uint32_t)kv_model_random(model, s.options.n_slots);
