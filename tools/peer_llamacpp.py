@@ -69,7 +69,7 @@ class Peer:
 
 @llama_cpp.llama_log_callback
 def QUIET(level, text, arg):
-    if level >= 4:  # errors
+    if level == 4:  # GGML_LOG_LEVEL_ERROR
         print(ctypes.string_at(text).decode("utf-8", "replace"), end="")
 
 
