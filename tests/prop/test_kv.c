@@ -212,12 +212,192 @@ static void test_wild(void **state)
         run_wild(base_seed() + i);
 }
 
+static const sl_kv_layer two_layers[2] = {{1, 32}, {2, 32}};
+static const sl_geom two = {SL_KV_TYPE_Q8_0, 2, two_layers};
+
+/* A context that fits its share touches no disk: the directory need not even exist. */
+static void test_all_resident(void **state)
+{
+    (void)state;
+    setup s;
+    memset(&s, 0, sizeof s);
+    start(&s, &two, 5000, base_seed());
+    s.options.dir = "/nonexistent";
+    s.options.resident_bytes = sl_geom_token_bytes(&two) * 5000;
+    create(&s);
+    for (int i = 0; i < 6; i++)
+        pass(&s, 900, true);
+    sl_kv_stats stats;
+    sl_kv_get_stats(s.kv, &stats);
+    assert_string_equal(stats.io_mode, "memory");
+    assert_int_equal(stats.bytes_written + stats.bytes_read + stats.bytes_visited, 0);
+    assert_int_equal(stats.bytes_resident, kv_model_full_bytes(&s.model));
+    assert_int_equal(stats.n_passes, 6);
+    finish(&s);
+}
+
+/* More memory, fewer bytes read: smoothly, in every prefix of the context, and never more than the share. */
+static void test_share(void **state)
+{
+    (void)state;
+    uint64_t total = sl_geom_token_bytes(&two) * 16384;
+    for (uint64_t prefix = 4096; prefix <= 16384; prefix *= 2) {
+        uint64_t last = UINT64_MAX;
+        for (uint64_t eighths = 0; eighths <= 8; eighths++) {
+            setup s;
+            memset(&s, 0, sizeof s);
+            start(&s, &two, 16384, base_seed());
+            s.options.resident_bytes = total * eighths / 8;
+            create(&s);
+            append_all(&s, prefix);
+            pass(&s, 0, false);
+            sl_kv_stats stats;
+            sl_kv_get_stats(s.kv, &stats);
+            uint64_t full = kv_model_full_bytes(&s.model);
+            uint64_t ideal = full - full * eighths / 8;
+            uint64_t slack = 2 * sl_geom_max_part_bytes(&two);
+            assert_true(stats.bytes_visited <= ideal + slack && stats.bytes_visited + slack >= ideal);
+            assert_true(stats.bytes_visited <= last);
+            assert_true(stats.bytes_resident <= s.options.resident_bytes);
+            last = stats.bytes_visited;
+            finish(&s);
+        }
+        assert_int_equal(last, 0);
+    }
+}
+
+/* A raised share fills with the next pass and spares the one after; a budget that cannot hold it refuses. */
+static void test_raise(void **state)
+{
+    (void)state;
+    setup s;
+    memset(&s, 0, sizeof s);
+    start(&s, &two, 8192, base_seed());
+    create(&s);
+    append_all(&s, 8000);
+    pass(&s, 0, true);
+    sl_kv_stats before, middle, after;
+    sl_kv_get_stats(s.kv, &before);
+    sl_err err = {0};
+    s.budget.limit_bytes = s.budget.used_bytes + 1000;
+    assert_int_equal(sl_kv_set_resident(s.kv, UINT64_MAX, &err), SL_REFUSED);
+    assert_non_null(strstr(err.text, "resident parts"));
+    s.budget.limit_bytes = UINT64_MAX;
+    must(sl_kv_set_resident(s.kv, UINT64_MAX, &err), &err);
+    /* What the reader took before the raise joins a pass later. */
+    pass(&s, 0, true);
+    pass(&s, 0, false);
+    sl_kv_get_stats(s.kv, &middle);
+    assert_true(middle.bytes_read >= before.bytes_read);
+    pass(&s, 0, false);
+    sl_kv_get_stats(s.kv, &after);
+    uint64_t open_bytes = 0; /* an open part joins when it is full */
+    for (uint32_t l = 0; l < 2; l++)
+        open_bytes += s.model.tokens[l] % SL_PART_TOKENS / SL_TILE * sl_geom_group_bytes(&two, l);
+    assert_in_range(after.bytes_read - middle.bytes_read, 0, open_bytes);
+    assert_true(after.bytes_resident >= kv_model_full_bytes(&s.model) - open_bytes);
+    finish(&s);
+}
+
+/* The plan's figure covers what creating takes. */
+static void test_table_bytes(void **state)
+{
+    (void)state;
+    static const uint64_t sizes[] = {0, 1, 1000, 100000, 1 << 20};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        sl_budget budget;
+        sl_budget_init(&budget, UINT64_MAX);
+        sl_kv_options options = {.geom = two, .dir = kv_dir(), .max_tokens = sizes[i], .n_slots = 3, .budget = &budget};
+        sl_kv *kv = NULL;
+        sl_err err = {0};
+        must(sl_kv_create(&options, &kv, &err), &err);
+        uint64_t ring = 3 * sl_geom_max_part_bytes(&two) + 4096;
+        assert_true(budget.used_bytes <= sl_kv_table_bytes(&two, sizes[i]) + ring);
+        if (sizes[i] >= SL_TILE) /* below, nothing can reach flash: no reader */
+            assert_true(budget.used_bytes + (64 << 10) >= sl_kv_table_bytes(&two, sizes[i]));
+        sl_kv_destroy(kv);
+        assert_int_equal(budget.used_bytes, 0);
+        sl_budget_deinit(&budget);
+    }
+}
+
+/* Destroyed while parts are held and others are being read. */
+static void test_destroy_midway(void **state)
+{
+    (void)state;
+    for (uint64_t n = 0; n < 20; n++) {
+        setup s;
+        memset(&s, 0, sizeof s);
+        start(&s, &two, 8192, base_seed() + n);
+        s.options.n_slots = 4;
+        create(&s);
+        append_all(&s, 8192);
+        sl_err err = {0};
+        must(sl_kv_pass_begin(s.kv, true, &err), &err);
+        for (uint64_t i = 0; i < n % 4; i++) {
+            sl_kv_part part;
+            bool found;
+            must(sl_kv_next(s.kv, 0, &part, &found, &err), &err);
+            assert_true(found);
+        }
+        if (n >= 10)
+            must(sl_kv_pass_end(s.kv, &err), &err);
+        finish(&s);
+    }
+}
+
+static void expect_usage(sl_status status, const sl_err *err, const char *word)
+{
+    assert_int_equal(status, SL_USAGE);
+    if (!strstr(err->text, word))
+        fail_msg("\"%s\" lacks \"%s\"", err->text, word);
+}
+
+static void test_misuse(void **state)
+{
+    (void)state;
+    setup s;
+    memset(&s, 0, sizeof s);
+    start(&s, &two, 3000, base_seed());
+    sl_err err = {0};
+    s.options.n_slots = 1;
+    expect_usage(sl_kv_create(&s.options, &s.kv, &err), &err, "ring slots");
+    s.options.n_slots = 2;
+    s.options.max_tokens = UINT64_MAX;
+    expect_usage(sl_kv_create(&s.options, &s.kv, &err), &err, "more than a file can hold");
+    s.options.max_tokens = 3000;
+    create(&s);
+    append_all(&s, 2500);
+    sl_kv_part part;
+    bool found = true;
+    expect_usage(sl_kv_next(s.kv, 0, &part, &found, &err), &err, "outside a pass");
+    assert_false(found);
+    expect_usage(sl_kv_pass_end(s.kv, &err), &err, "not begun");
+    must(sl_kv_pass_begin(s.kv, false, &err), &err);
+    expect_usage(sl_kv_pass_begin(s.kv, false, &err), &err, "inside pass 1");
+    expect_usage(sl_kv_next(s.kv, 1, &part, &found, &err), &err, "layer 0 has parts left");
+    expect_usage(sl_kv_next(s.kv, 2, &part, &found, &err), &err, "layer 2 of 2");
+    expect_usage(kv_model_append(&s.model, s.kv, 0, 5, &err), &err, "before its parts have been walked");
+    must(sl_kv_pass_end(s.kv, &err), &err);
+    assert_int_equal(kv_model_append(&s.model, s.kv, 0, 501, &err), SL_REFUSED);
+    assert_non_null(strstr(err.text, "3000"));
+    pass(&s, 500, false);
+    pass(&s, 0, false);
+    finish(&s);
+}
+
 int main(void)
 {
     printf("seed %llu\n", (unsigned long long)base_seed());
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_steady),
         cmocka_unit_test(test_wild),
+        cmocka_unit_test(test_all_resident),
+        cmocka_unit_test(test_share),
+        cmocka_unit_test(test_raise),
+        cmocka_unit_test(test_table_bytes),
+        cmocka_unit_test(test_destroy_midway),
+        cmocka_unit_test(test_misuse),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
