@@ -16,7 +16,6 @@ typedef struct transfer {
     const uint8_t *write_from;
     size_t bytes;
     uint64_t off;
-    bool aligned;
 } transfer;
 
 static int64_t move_once(const transfer *t, size_t done)
@@ -58,8 +57,7 @@ static int move_all(const transfer *t, size_t *out_done)
             break;
         }
         /* A direct transfer can only go on from a whole sector: what a short one moved beyond it is moved again. */
-        size_t step = t->aligned && done + (size_t)moved < t->bytes ? (size_t)moved & ~(size_t)(SL_SECTOR_BYTES - 1)
-                                                                    : (size_t)moved;
+        size_t step = (size_t)moved & ~(size_t)(SL_SECTOR_BYTES - 1);
         cause = step == 0 ? EIO : 0;
         tries = step == 0 ? tries + 1 : 0;
         done += step;
@@ -86,7 +84,7 @@ static sl_status name_cause(const transfer *t, const char *name, size_t done, in
 
 static sl_status move_named(const transfer *t, const char *name, sl_err *err)
 {
-    assert(!t->aligned || is_sector_multiple(t));
+    assert(is_sector_multiple(t));
     (void)is_sector_multiple;
     size_t done = 0;
     int cause = move_all(t, &done);
@@ -94,16 +92,16 @@ static sl_status move_named(const transfer *t, const char *name, sl_err *err)
 }
 
 sl_status sl_vfs_read(const sl_vfs *vfs, sl_file *file, const char *name, void *buf, size_t bytes, uint64_t off,
-                      bool aligned, sl_err *err)
+                      sl_err *err)
 {
-    transfer t = {vfs, file, buf, NULL, bytes, off, aligned};
+    transfer t = {vfs, file, buf, NULL, bytes, off};
     return move_named(&t, name, err);
 }
 
 sl_status sl_vfs_write(const sl_vfs *vfs, sl_file *file, const char *name, const void *buf, size_t bytes,
-                       uint64_t off, bool aligned, sl_err *err)
+                       uint64_t off, sl_err *err)
 {
-    transfer t = {vfs, file, NULL, buf, bytes, off, aligned};
+    transfer t = {vfs, file, NULL, buf, bytes, off};
     return move_named(&t, name, err);
 }
 
@@ -121,8 +119,8 @@ sl_status sl_vfs_probe_direct(const sl_vfs *vfs, sl_file *file, const char *name
         written[i] = (uint8_t)(i * 7 + i / 256 + 1);
     memset(back, 0, SL_SECTOR_BYTES);
     *is_direct = false;
-    transfer out = {vfs, file, NULL, written, SL_SECTOR_BYTES, off, true};
-    transfer in = {vfs, file, back, NULL, SL_SECTOR_BYTES, off, true};
+    transfer out = {vfs, file, NULL, written, SL_SECTOR_BYTES, off};
+    transfer in = {vfs, file, back, NULL, SL_SECTOR_BYTES, off};
     size_t done;
     int cause = move_all(&out, &done);
     if (cause != 0 && !is_refusal(cause))

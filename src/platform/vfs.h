@@ -39,13 +39,13 @@ struct sl_vfs {
 /* The operating system's own. Static lifetime. */
 const sl_vfs *sl_vfs_system(void);
 
-/* Whole transfers over the raw ones: retry EINTR and EAGAIN (bounded), continue after short ones (on a whole sector
- * when `aligned`), name `name`, offset and cause. Zero bytes at or past the end of the file is an error. In debug
- * builds assert that buffer, offset and length are multiples of a sector when `aligned`. */
+/* Whole transfers over the raw ones: retry EINTR and EAGAIN (bounded), continue after short ones (on a whole
+ * sector), name `name`, offset and cause. Zero bytes at or past the end of the file is an error. Buffer, offset and
+ * length are multiples of a sector, in buffered mode too (debug builds assert it): many disks accept less, some not. */
 sl_status sl_vfs_read(const sl_vfs *vfs, sl_file *file, const char *name, void *buf, size_t bytes, uint64_t off,
-                      bool aligned, sl_err *err) SL_CHECK;
+                      sl_err *err) SL_CHECK;
 sl_status sl_vfs_write(const sl_vfs *vfs, sl_file *file, const char *name, const void *buf, size_t bytes,
-                       uint64_t off, bool aligned, sl_err *err) SL_CHECK;
+                       uint64_t off, sl_err *err) SL_CHECK;
 
 /* Finds out by a transfer whether a file opened with direct I/O really has it: writes one sector at `off` (a place
  * that will be overwritten), reads it back and looks whether it stayed in the page cache. `scratch`: 2 sectors,

@@ -61,7 +61,7 @@ sl_status sl_kvfile_write(sl_kvfile *file, const void *buf, size_t bytes, uint64
     if (!file->file)
         status = open_at(file, off, err);
     if (status == SL_OK)
-        status = sl_vfs_write(file->vfs, file->file, file->name, buf, bytes, off, true, err);
+        status = sl_vfs_write(file->vfs, file->file, file->name, buf, bytes, off, err);
     if (status == SL_OK) {
         file->bytes_written += bytes;
         int failed = file->is_direct ? 0 : file->vfs->drop_cached(file->file, off, bytes);
@@ -75,7 +75,7 @@ sl_status sl_kvfile_write(sl_kvfile *file, const void *buf, size_t bytes, uint64
 
 sl_status sl_kvfile_read(const sl_kvfile *file, void *buf, size_t bytes, uint64_t off, sl_err *err)
 {
-    sl_status status = sl_vfs_read(file->vfs, file->file, file->name, buf, bytes, off, true, err);
+    sl_status status = sl_vfs_read(file->vfs, file->file, file->name, buf, bytes, off, err);
     if (status == SL_OK && !file->is_direct)
         (void)file->vfs->drop_cached(file->file, off, bytes);
     return status;

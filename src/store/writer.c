@@ -301,7 +301,8 @@ sl_status sl_writer_append(sl_writer *writer, uint32_t layer, const uint8_t *gro
     sl_status status = sl_stream_grow_begin(writer->options.stream, layer, n_full > 0, err);
     if (status != SL_OK)
         return status;
-    append_run run = {.writer = writer, .layer = layer, .group_bytes = sl_geom_group_bytes(writer->options.geom, layer)};
+    append_run run = {.writer = writer, .layer = layer};
+    run.group_bytes = sl_geom_group_bytes(writer->options.geom, layer);
     status = append_groups(&run, groups, n_full, err);
     if (status != SL_OK)
         return status;

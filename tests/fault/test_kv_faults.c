@@ -300,7 +300,8 @@ static void test_full_disk(void **state)
     setenv("IMAGE", image, 1);
     setenv("MOUNT", mount_dir, 1);
     bool is_mounted = system("exec >/dev/null 2>&1; truncate -s 64M $IMAGE && mkfs.ext4 -q -F -m 0 $IMAGE && "
-                             "mkdir $MOUNT && mount -o loop $IMAGE $MOUNT && { dd if=/dev/zero of=$MOUNT/filler bs=64k; "
+                             "mkdir $MOUNT && mount -o loop $IMAGE $MOUNT && "
+                             "{ dd if=/dev/zero of=$MOUNT/filler bs=64k; "
                              "truncate -s -200K $MOUNT/filler; sync; }") == 0;
     sl_err err = {0};
     sl_status status = SL_OK;

@@ -59,14 +59,14 @@ static void round_trip(const sl_vfs *vfs, bool direct)
     if (is_direct)
         assert_int_equal(sl_vfs_probe_direct(vfs, file, "probe", back, 0, &is_direct, &err), SL_OK);
     memset(back, 0, BYTES);
-    if (sl_vfs_write(vfs, file, "some file", data, BYTES, 8192, true, &err) != SL_OK)
+    if (sl_vfs_write(vfs, file, "some file", data, BYTES, 8192, &err) != SL_OK)
         fail_msg("%s", err.text);
-    if (sl_vfs_read(vfs, file, "some file", back, BYTES, 8192, true, &err) != SL_OK)
+    if (sl_vfs_read(vfs, file, "some file", back, BYTES, 8192, &err) != SL_OK)
         fail_msg("%s", err.text);
     assert_memory_equal(data, back, BYTES);
     if (is_direct)
         assert_int_equal(vfs->cached_bytes(file), 0);
-    assert_int_equal(sl_vfs_read(vfs, file, "some file", back, BYTES, 12288, true, &err), SL_FAILED);
+    assert_int_equal(sl_vfs_read(vfs, file, "some file", back, BYTES, 12288, &err), SL_FAILED);
     assert_non_null(strstr(err.text, "some file"));
     assert_non_null(strstr(err.text, "offset 12288"));
     assert_non_null(strstr(err.text, "the file ends there"));
@@ -88,7 +88,7 @@ static void test_page_cache(void **state)
     sl_err err = {0};
     sl_file *file = open_file(vfs, false, &is_direct);
     assert_false(is_direct);
-    assert_int_equal(sl_vfs_write(vfs, file, "f", data, BYTES, 0, false, &err), SL_OK);
+    assert_int_equal(sl_vfs_write(vfs, file, "f", data, BYTES, 0, &err), SL_OK);
     assert_int_equal(vfs->cached_bytes(file), BYTES);
     assert_int_equal(vfs->drop_cached(file, 0, BYTES), 0);
     assert_in_range(vfs->cached_bytes(file), 0, BYTES / 2); /* a tmpfs would keep all */
