@@ -115,7 +115,7 @@ static sl_status read_text(score_state *s, sl_err *err)
     sl_status status = cli_read_document(s->machine.file, &s->machine.engine, &text, &size, err);
     if (status == SL_OK)
         status = cli_open(&s->c, &s->machine.engine, false, &s->engine, err);
-    const sl_prompt prompt = {.document = text, .document_size = size};
+    const sl_prompt prompt = {.document = text, .document_size = size, .whole = true};
     if (status == SL_OK)
         status = sl_engine_prompt(s->engine, &prompt, &s->tokens, err);
     free(text);

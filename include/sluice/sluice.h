@@ -68,7 +68,7 @@ void sl_tokens_free(sl_engine *engine, sl_tokens *tokens);
 sl_status sl_engine_tokenize(sl_engine *engine, const char *text, size_t size, bool special, sl_tokens *out,
                              uint64_t *n_dropped, sl_err *err);
 
-/* The prompt: BOS if the model wants it, template head, document, blank line and question, template tail, each
+/* The prompt: BOS if the model file says so, template head, document, blank line and question, template tail, each
  * tokenised apart; special tokens come from the template only. NULL document or question: absent. */
 typedef struct sl_prompt {
     const char *document;
@@ -76,6 +76,7 @@ typedef struct sl_prompt {
     const char *question;
     size_t question_size;
     bool chat; /* one user message in the model's chat template */
+    bool whole; /* a text with its end, not one to be continued: EOS too, if the model file says so */
 } sl_prompt;
 /* SL_USAGE when nothing is left after tokenising. */
 sl_status sl_engine_prompt(sl_engine *engine, const sl_prompt *prompt, sl_tokens *out, sl_err *err);

@@ -22,6 +22,7 @@ struct sl_engine {
     sl_cpu_level level;
     sl_pool *pool;
     sl_tok *tok;
+    bool add_eos; /* to texts with their end, as the file says */
     sl_hparams hp;
     sl_weights *weights; /* NULL: vocab_only */
     char *chat_template; /* NULL: none in the file; terminated */

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "platform/os.h"
+#include "platform/vfs.h"
 
 enum {
     N_SLOTS = 2,
@@ -48,8 +49,8 @@ static sl_status refuse(const sl_engine *engine, const sl_plan *plan, uint64_t l
     return sl_err_set(err, SL_REFUSED,
                       "memory budget of %" PRIu64 " bytes is too small, %" PRIu64 " would do: program %" PRIu64
                       ", weights %" PRIu64 ", tables %" PRIu64 ", ring %" PRIu64 ", smallest window %" PRIu64,
-                      engine->ram_bytes, least + NOISE_BYTES, plan->program_bytes, plan->weight_bytes, plan->table_bytes,
-                      plan->ring_bytes, plan->window_bytes);
+                      engine->ram_bytes, least + NOISE_BYTES, plan->program_bytes, plan->weight_bytes,
+                      plan->table_bytes, plan->ring_bytes, plan->window_bytes);
 }
 
 /* Slot size: what the caller asked for, else a share of the room; never more than the cache itself needs. */
@@ -68,13 +69,22 @@ static sl_status choose_ring(const sl_context_options *options, const sl_geom *g
     return SL_OK;
 }
 
-static sl_status check_disk(sl_plan *plan, const char *dir, sl_err *err)
+/* Before hours of work: the folder takes an unnamed file, keeps it on a disk, and has the room. A folder that was named
+ * must be right even when nothing will be written. */
+static sl_status check_disk(sl_plan *plan, const sl_context_options *options, const sl_kv_options *kv, sl_err *err)
 {
-    if (plan->disk_bytes == 0)
+    if (plan->disk_bytes == 0 && !options->kv_dir)
         return SL_OK;
-    sl_status status = sl_os_disk_free(dir, &plan->disk_free_bytes, err);
+    const sl_vfs *vfs = sl_vfs_system();
+    sl_file *file = NULL;
+    bool is_direct = false;
+    sl_status status = vfs->open_temp(vfs, kv->dir, true, kv->allow_ram_dir, &file, &is_direct, err);
+    if (status != SL_OK)
+        return status == SL_FAILED ? SL_REFUSED : status;
+    vfs->close(file);
+    status = sl_os_disk_free(kv->dir, &plan->disk_free_bytes, err);
     if (status == SL_OK && plan->disk_free_bytes < plan->disk_bytes)
-        status = sl_err_set(err, SL_REFUSED, "%s: %" PRIu64 " bytes are free, the cache needs %" PRIu64, dir,
+        status = sl_err_set(err, SL_REFUSED, "%s: %" PRIu64 " bytes are free, the cache needs %" PRIu64, kv->dir,
                             plan->disk_free_bytes, plan->disk_bytes);
     return status;
 }
@@ -122,5 +132,5 @@ sl_status sl_plan_make(const sl_engine *engine, const sl_context_options *option
     if (plan->resident_bytes < kv_bytes)
         plan->disk_bytes = (session->max_tokens + SL_SEGMENT_TOKENS - 1) / SL_SEGMENT_TOKENS *
                            sl_geom_segment_bytes(geom);
-    return check_disk(plan, session->kv.dir, err);
+    return check_disk(plan, options, &session->kv, err);
 }

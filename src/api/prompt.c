@@ -129,6 +129,7 @@ sl_status sl_engine_load_tok(sl_engine *engine, const sl_gguf *gguf, sl_err *err
         source.next_kind = walk_kind;
     }
     status = read_ids(gguf, &source, err);
+    engine->add_eos = source.add_eos;
     return status == SL_OK ? sl_tok_create(&source, &engine->budget, &engine->tok, err) : status;
 }
 
@@ -243,12 +244,13 @@ static sl_status encode_question(sl_engine *engine, const sl_prompt *prompt, sl_
     return status;
 }
 
-static sl_status add_bos(sl_engine *engine, sl_tokens *out, sl_err *err)
+/* Nothing when id < 0. */
+static sl_status add_id(sl_engine *engine, int32_t id, sl_tokens *out, sl_err *err)
 {
-    if (sl_tok_bos(engine->tok) < 0)
+    if (id < 0)
         return SL_OK;
     sl_ids ids = {out->ids, out->n, out->cap};
-    sl_status status = sl_ids_push(&ids, sl_tok_bos(engine->tok), &engine->budget, err);
+    sl_status status = sl_ids_push(&ids, id, &engine->budget, err);
     *out = (sl_tokens){ids.ids, ids.n, ids.cap};
     return status;
 }
@@ -259,7 +261,7 @@ sl_status sl_engine_prompt(sl_engine *engine, const sl_prompt *prompt, sl_tokens
     uint64_t n_dropped = 0;
     sl_status status = prompt->chat ? frame_of(engine, &frame, err) : SL_OK;
     if (status == SL_OK)
-        status = add_bos(engine, out, err);
+        status = add_id(engine, sl_tok_bos(engine->tok), out, err);
     if (status == SL_OK)
         status = encode(engine, frame.head, strlen(frame.head), true, out, &n_dropped, err);
     size_t before = out->n;
@@ -271,6 +273,8 @@ sl_status sl_engine_prompt(sl_engine *engine, const sl_prompt *prompt, sl_tokens
         status = sl_err_set(err, SL_USAGE, "the prompt is empty after tokenising");
     if (status == SL_OK)
         status = encode(engine, frame.tail, strlen(frame.tail), true, out, &n_dropped, err);
+    if (status == SL_OK && prompt->whole && engine->add_eos)
+        status = add_id(engine, sl_tok_eos(engine->tok), out, err);
     if (status == SL_OK && n_dropped > 0)
         sl_log_write(&engine->log, SL_LOG_LEVEL_WARNING,
                      "%" PRIu64 " bytes of the text are not in the model's vocabulary and were dropped", n_dropped);
