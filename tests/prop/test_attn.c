@@ -13,6 +13,7 @@
 
 #include "attn/attn.h"
 #include "base/fpenv.h"
+#include "common/effort.h"
 #if defined(__x86_64__)
 #include <xmmintrin.h>
 #endif
@@ -282,7 +283,7 @@ static shape random_shape(sl_kv_type type)
 
 static void try_type(sl_kv_type type)
 {
-    for (int i = 0; i < 60; i++) {
+    for (int i = 0; i < EFFORT(60); i++) {
         shape s = random_shape(type);
         try_shape(&s, 4);
     }
