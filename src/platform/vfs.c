@@ -98,8 +98,8 @@ sl_status sl_vfs_read(const sl_vfs *vfs, sl_file *file, const char *name, void *
     return move_named(&t, name, err);
 }
 
-sl_status sl_vfs_write(const sl_vfs *vfs, sl_file *file, const char *name, const void *buf, size_t bytes,
-                       uint64_t off, sl_err *err)
+sl_status sl_vfs_write(const sl_vfs *vfs, sl_file *file, const char *name, const void *buf, size_t bytes, uint64_t off,
+                       sl_err *err)
 {
     transfer t = {vfs, file, NULL, buf, bytes, off};
     return move_named(&t, name, err);

@@ -44,8 +44,8 @@ const sl_vfs *sl_vfs_system(void);
  * length are multiples of a sector, in buffered mode too (debug builds assert it): many disks accept less, some not. */
 sl_status sl_vfs_read(const sl_vfs *vfs, sl_file *file, const char *name, void *buf, size_t bytes, uint64_t off,
                       sl_err *err) SL_CHECK;
-sl_status sl_vfs_write(const sl_vfs *vfs, sl_file *file, const char *name, const void *buf, size_t bytes,
-                       uint64_t off, sl_err *err) SL_CHECK;
+sl_status sl_vfs_write(const sl_vfs *vfs, sl_file *file, const char *name, const void *buf, size_t bytes, uint64_t off,
+                       sl_err *err) SL_CHECK;
 
 /* Finds out by a transfer whether a file opened with direct I/O really has it: writes one sector at `off` (a place
  * that will be overwritten), reads it back and looks whether it stayed in the page cache. `scratch`: 2 sectors,

@@ -16,11 +16,14 @@ sl_status sl_geom_check(const sl_geom *geom, sl_err *err)
             return sl_err_set(err, SL_USAGE, "layer %" PRIu32 ": %" PRIu32 " KV heads, expected 1 to %d", i,
                               layer->n_kv_heads, (int)MAX_KV_HEADS);
         if (layer->head_dim == 0 || layer->head_dim % 16 != 0 || layer->head_dim > SL_MAX_HEAD_DIM)
-            return sl_err_set(err, SL_USAGE, "layer %" PRIu32 ": head dimension %" PRIu32
-                              ", expected a multiple of 16 up to %d", i, layer->head_dim, (int)SL_MAX_HEAD_DIM);
+            return sl_err_set(err, SL_USAGE,
+                              "layer %" PRIu32 ": head dimension %" PRIu32 ", expected a multiple of 16 up to %d", i,
+                              layer->head_dim, (int)SL_MAX_HEAD_DIM);
         if (geom->type == SL_KV_TYPE_Q8_0 && layer->head_dim % 32 != 0)
-            return sl_err_set(err, SL_REFUSED, "layer %" PRIu32 ": head dimension %" PRIu32
-                              " is not a multiple of 32, which q8_0 needs: use --kv f16", i, layer->head_dim);
+            return sl_err_set(err, SL_REFUSED,
+                              "layer %" PRIu32 ": head dimension %" PRIu32
+                              " is not a multiple of 32, which q8_0 needs: use --kv f16",
+                              i, layer->head_dim);
     }
     /* With the bounds above a segment is below 2^16 * 2^16 * 2^22 = 2^54 bytes, a part below 2^36. */
     if (sl_geom_max_part_bytes(geom) > SIZE_MAX / 8)

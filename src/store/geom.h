@@ -33,9 +33,9 @@ typedef struct sl_geom {
 /* Refuses: no layers, head_dim not a multiple of 16 or over SL_MAX_HEAD_DIM, Q8_0 with head_dim not a multiple of
  * 32 (hint: f16), sizes that overflow. */
 sl_status sl_geom_check(const sl_geom *geom, sl_err *err) SL_CHECK;
-size_t sl_geom_group_bytes(const sl_geom *geom, uint32_t layer);  /* one tile group */
-size_t sl_geom_part_bytes(const sl_geom *geom, uint32_t layer);   /* 16 tile groups: a multiple of 4096 */
-size_t sl_geom_block_bytes(const sl_geom *geom, uint32_t layer);  /* 4 parts, rounded up to 16 KiB */
+size_t sl_geom_group_bytes(const sl_geom *geom, uint32_t layer); /* one tile group */
+size_t sl_geom_part_bytes(const sl_geom *geom, uint32_t layer);  /* 16 tile groups: a multiple of 4096 */
+size_t sl_geom_block_bytes(const sl_geom *geom, uint32_t layer); /* 4 parts, rounded up to 16 KiB */
 uint64_t sl_geom_segment_bytes(const sl_geom *geom);
 uint64_t sl_geom_block_off(const sl_geom *geom, uint64_t segment, uint32_t layer); /* from the file's first block */
 uint64_t sl_geom_token_bytes(const sl_geom *geom); /* KV bytes of one token, all layers (exact: tile bytes / 64) */

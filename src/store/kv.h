@@ -17,17 +17,17 @@
 typedef struct sl_kv sl_kv;
 
 typedef struct sl_kv_options {
-    sl_geom geom;          /* copied */
-    const sl_vfs *vfs;     /* NULL: the system's */
-    const char *dir;       /* where the unnamed file goes */
+    sl_geom geom;      /* copied */
+    const sl_vfs *vfs; /* NULL: the system's */
+    const char *dir;   /* where the unnamed file goes */
     bool allow_ram_dir;
-    bool force_buffered;   /* no direct I/O even where it works (tests) */
-    uint64_t max_tokens;   /* the most that will ever be stored: sizes tables; disk space reserved on demand */
+    bool force_buffered;     /* no direct I/O even where it works (tests) */
+    uint64_t max_tokens;     /* the most that will ever be stored: sizes tables; disk space reserved on demand */
     uint64_t resident_bytes; /* KV bytes that may stay in memory, fixed subset of parts over max_tokens */
-    size_t slot_bytes;     /* of each ring slot; raised to the largest part, rounded down to 4096 */
-    size_t n_slots;        /* 2 or more */
-    size_t read_bytes;     /* most bytes of one read (but a part at least); 0 = default */
-    sl_budget *budget;     /* borrowed, outlives the context */
+    size_t slot_bytes;       /* of each ring slot; raised to the largest part, rounded down to 4096 */
+    size_t n_slots;          /* 2 or more */
+    size_t read_bytes;       /* most bytes of one read (but a part at least); 0 = default */
+    sl_budget *budget;       /* borrowed, outlives the context */
     sl_log log;
 } sl_kv_options;
 
@@ -44,7 +44,7 @@ typedef struct sl_kv_part {
     uint64_t first_token; /* a multiple of 1024 */
     uint32_t n_groups;    /* tile groups (64 tokens each), 1..16, all full */
     uint32_t layer;
-    int32_t slot;         /* private: -1 = resident */
+    int32_t slot; /* private: -1 = resident */
 } sl_kv_part;
 
 /* will_follow: another pass over at least the same tokens is expected, so the reader may run ahead into it. */
@@ -73,8 +73,8 @@ sl_status sl_kv_set_resident(sl_kv *kv, uint64_t resident_bytes, sl_err *err) SL
 
 typedef struct sl_kv_stats {
     uint64_t bytes_read, bytes_written; /* by this file's transfers */
-    uint64_t bytes_visited;   /* flash-stored bytes that the passes walked and did not hold in memory */
-    uint64_t bytes_resident;  /* held now */
+    uint64_t bytes_visited;             /* flash-stored bytes that the passes walked and did not hold in memory */
+    uint64_t bytes_resident;            /* held now */
     uint64_t n_passes;
     double wait_s;            /* the driving thread waited for a part */
     double read_s, write_s;   /* inside read and write calls */

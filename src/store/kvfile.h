@@ -15,7 +15,7 @@ typedef struct sl_kvfile {
     sl_budget *budget;
     bool allow_ram_dir, force_buffered;
     bool is_direct;
-    sl_file *file; /* NULL until the first write */
+    sl_file *file;    /* NULL until the first write */
     uint8_t *scratch; /* 2 sectors for the probe */
     uint64_t bytes_written;
     double write_s;

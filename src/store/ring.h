@@ -34,13 +34,13 @@ static inline bool sl_pos_is_same(sl_pos a, sl_pos b)
 typedef struct sl_ring_item {
     sl_pos pos;
     uint32_t n_groups;
-    uint64_t off;         /* in the file */
-    size_t flash_bytes;   /* whole sectors read from there; the piece that waits in memory comes behind */
-    size_t bytes;         /* room taken in the slot: whole sectors */
-    uint64_t checksum;    /* of the flash bytes */
-    uint8_t *data;        /* in the slot */
+    uint64_t off;       /* in the file */
+    size_t flash_bytes; /* whole sectors read from there; the piece that waits in memory comes behind */
+    size_t bytes;       /* room taken in the slot: whole sectors */
+    uint64_t checksum;  /* of the flash bytes */
+    uint8_t *data;      /* in the slot */
     int32_t slot;
-    bool dropped;         /* nobody wants it any more */
+    bool dropped; /* nobody wants it any more */
 } sl_ring_item;
 
 typedef struct sl_ring_slot {

@@ -156,9 +156,8 @@ sl_status sl_stream_begin(sl_stream *stream, bool will_follow, sl_err *err)
 
 static bool has_parts_left(const sl_stream *stream, uint32_t layer)
 {
-    return layer == stream->walk_layer
-               ? stream->walk_part < sl_parts_of_groups(stream->layers[layer].walk_groups)
-               : layer > stream->walk_layer && stream->layers[layer].walk_groups > 0;
+    return layer == stream->walk_layer ? stream->walk_part < sl_parts_of_groups(stream->layers[layer].walk_groups)
+                                       : layer > stream->walk_layer && stream->layers[layer].walk_groups > 0;
 }
 
 sl_status sl_stream_end(sl_stream *stream, sl_err *err)

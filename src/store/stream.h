@@ -21,7 +21,7 @@
 typedef struct sl_stream sl_stream;
 
 typedef struct sl_stream_options {
-    const sl_geom *geom;     /* borrowed, like the next two */
+    const sl_geom *geom; /* borrowed, like the next two */
     sl_parts *parts;
     const sl_kvfile *file;
     size_t n_slots, slot_bytes, read_bytes;
@@ -49,7 +49,7 @@ typedef struct sl_growth {
     uint64_t n_groups;
     const uint8_t *piece; /* of the open part: bytes behind its last whole sector, copied */
     size_t piece_bytes;
-    uint64_t open_checksum; /* of the open part's bytes on flash */
+    uint64_t open_checksum;  /* of the open part's bytes on flash */
     uint64_t resident_bytes; /* newly held */
 } sl_growth;
 void sl_stream_grow_end(sl_stream *stream, uint32_t layer, const sl_growth *growth);

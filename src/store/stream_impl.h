@@ -15,8 +15,8 @@ typedef struct sl_stream_layer {
     uint64_t walk_groups;   /* when the current pass began */
     uint64_t open_checksum; /* of the open part's flash bytes */
     size_t piece_bytes;
-    uint8_t *piece;   /* [SL_SECTOR_BYTES] */
-    bool has_grown;   /* since the current pass began */
+    uint8_t *piece; /* [SL_SECTOR_BYTES] */
+    bool has_grown; /* since the current pass began */
 } sl_stream_layer;
 
 struct sl_stream {

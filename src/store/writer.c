@@ -53,8 +53,8 @@ uint64_t sl_writer_table_bytes(const sl_geom *geom)
 {
     enum { HEAP_HEADS = 2 * 32, SMALL_MAP = SL_MEM_ALIGN };
     uint64_t tails = (tails_bytes_of(geom) + SL_MEM_ALIGN - 1) / SL_MEM_ALIGN * SL_MEM_ALIGN;
-    return sizeof(sl_writer) + geom->n_layers * (sizeof(writer_layer) + HASH_BYTES) + HASH_BYTES + tails +
-           STAGE_BYTES + SMALL_MAP + HEAP_HEADS;
+    return sizeof(sl_writer) + geom->n_layers * (sizeof(writer_layer) + HASH_BYTES) + HASH_BYTES + tails + STAGE_BYTES +
+           SMALL_MAP + HEAP_HEADS;
 }
 
 static sl_status new_hash(sl_writer *writer, XXH3_state_t **out, sl_err *err)
@@ -293,8 +293,9 @@ sl_status sl_writer_append(sl_writer *writer, uint32_t layer, const uint8_t *gro
 {
     writer_layer *state = &writer->layers[layer];
     if (n_new > writer->options.max_tokens - state->n_tokens)
-        return sl_err_set(err, SL_REFUSED, "layer %" PRIu32 ": %" PRIu64 " tokens and %" PRIu64
-                          " new ones are more than the %" PRIu64 " planned for",
+        return sl_err_set(err, SL_REFUSED,
+                          "layer %" PRIu32 ": %" PRIu64 " tokens and %" PRIu64 " new ones are more than the %" PRIu64
+                          " planned for",
                           layer, state->n_tokens, n_new, writer->options.max_tokens);
     uint64_t n_tokens = state->n_tokens % SL_TILE + n_new;
     uint64_t n_full = n_tokens / SL_TILE;

@@ -81,8 +81,7 @@ static int64_t fault_pwrite(sl_file *file, const void *buf, size_t bytes, uint64
 {
     fault_vfs *fault = file->fault;
     const sl_vfs *inner = sl_vfs_system();
-    bool is_write =
-        fault->kind == FAULT_WRITE || fault->kind == FAULT_SHORT_WRITE || fault->kind == FAULT_ZERO_WRITE;
+    bool is_write = fault->kind == FAULT_WRITE || fault->kind == FAULT_SHORT_WRITE || fault->kind == FAULT_ZERO_WRITE;
     if (fault->kind == FAULT_DIRECT_AT_WRITE && file->is_direct && hits(fault))
         return -EINVAL;
     if (!is_write || !hits(fault))

@@ -8,30 +8,30 @@
 
 typedef enum fault_kind {
     FAULT_NONE,
-    FAULT_OPEN,             /* error `code` */
-    FAULT_READ,             /* error `code` */
-    FAULT_WRITE,            /* error `code` */
-    FAULT_SHORT_READ,       /* half of the bytes, at least one */
+    FAULT_OPEN,       /* error `code` */
+    FAULT_READ,       /* error `code` */
+    FAULT_WRITE,      /* error `code` */
+    FAULT_SHORT_READ, /* half of the bytes, at least one */
     FAULT_SHORT_WRITE,
-    FAULT_ZERO_READ,        /* as at the end of a file */
+    FAULT_ZERO_READ, /* as at the end of a file */
     FAULT_ZERO_WRITE,
-    FAULT_FLIPPED_BIT,      /* in what is read */
-    FAULT_DIRECT_AT_OPEN,   /* O_DIRECT refused at open (n is ignored, like in the next three) */
-    FAULT_DIRECT_AT_WRITE,  /* EINVAL for direct writes */
-    FAULT_DIRECT_AT_READ,   /* EINVAL for direct reads */
-    FAULT_SILENTLY_CACHED,  /* direct accepted, pages cached all the same */
-    FAULT_WRITE_OUT         /* the n-th drop of cached pages fails with `code`: writing out failed */
+    FAULT_FLIPPED_BIT,     /* in what is read */
+    FAULT_DIRECT_AT_OPEN,  /* O_DIRECT refused at open (n is ignored, like in the next three) */
+    FAULT_DIRECT_AT_WRITE, /* EINVAL for direct writes */
+    FAULT_DIRECT_AT_READ,  /* EINVAL for direct reads */
+    FAULT_SILENTLY_CACHED, /* direct accepted, pages cached all the same */
+    FAULT_WRITE_OUT        /* the n-th drop of cached pages fails with `code`: writing out failed */
 } fault_kind;
 
 typedef struct fault_vfs {
     sl_vfs vfs; /* give this to the store */
     fault_kind kind;
-    int code;          /* errno */
-    uint64_t n;        /* the n-th call fails, from 1 */
-    uint64_t n_in_row; /* and so many more */
+    int code;                      /* errno */
+    uint64_t n;                    /* the n-th call fails, from 1 */
+    uint64_t n_in_row;             /* and so many more */
     atomic_uint_least64_t n_calls; /* of the kind */
     atomic_uint_least64_t n_hits;  /* faults that happened */
-    atomic_int n_open; /* files open now */
+    atomic_int n_open;             /* files open now */
 } fault_vfs;
 
 void fault_vfs_init(fault_vfs *fault, fault_kind kind, int code, uint64_t n);

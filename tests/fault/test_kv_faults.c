@@ -109,10 +109,11 @@ static sl_status run_fault(fault_kind kind, int code, uint64_t n, uint64_t n_in_
 /* The n-th call fails for good, n = 1, 2, ...: this status, and a text with all of these words. */
 static void expect_failures(fault_kind kind, int code, sl_status status, const char *word1, const char *word2)
 {
-    uint64_t hits = 1, n = 1;
+    uint64_t hits = 1, n = 1, n_failed = 0;
     for (; hits > 0; n++) {
         sl_err err;
         sl_status got = run_fault(kind, code, n, 0, &hits, NULL, &err);
+        n_failed += got != SL_OK;
         if (hits == 0) {
             assert_int_equal(got, SL_OK);
             break;
@@ -126,7 +127,7 @@ static void expect_failures(fault_kind kind, int code, sl_status status, const c
         if (!strstr(err.text, temp_dir) || !strstr(err.text, word1) || !strstr(err.text, word2))
             fail_msg("call %llu: text \"%s\" lacks \"%s\" or \"%s\"", (unsigned long long)n, err.text, word1, word2);
     }
-    assert_true(n > (kind == FAULT_OPEN ? 1 : 3));
+    assert_true(n_failed >= (kind == FAULT_OPEN ? 1 : 3));
 }
 
 /* What the seam itself gets over. */
@@ -177,6 +178,46 @@ static void test_transient(void **state)
     expect_healing(FAULT_SHORT_READ, 0, 3);
 }
 
+/* A read that failed once: the pass is given up, the next ones are whole again, as often as one likes. */
+static void test_goes_on_after_failure(void **state)
+{
+    (void)state;
+    for (uint64_t n = 2; n < 12; n++) {
+        fault_vfs fault;
+        fault_vfs_init(&fault, n % 2 ? FAULT_READ : FAULT_FLIPPED_BIT, EIO, n);
+        sl_budget budget;
+        sl_budget_init(&budget, UINT64_MAX);
+        sl_kv_options options = options_in(temp_dir, &budget);
+        options.vfs = &fault.vfs;
+        kv_model model;
+        kv_model_init(&model, &options.geom, MAX_TOKENS, SEED);
+        sl_kv *kv = NULL;
+        sl_err err;
+        assert_int_equal(sl_kv_create(&options, &kv, &err), SL_OK);
+        for (uint32_t l = 0; l < 2; l++)
+            assert_int_equal(kv_model_append(&model, kv, l, 4500, &err), SL_OK);
+        int n_failed = 0, n_whole = 0;
+        for (int i = 0; i < 12; i++) {
+            uint64_t parts = 0;
+            assert_int_equal(sl_kv_pass_begin(kv, true, &err), SL_OK);
+            sl_status status = kv_model_walk(&model, kv, 0, UINT64_MAX, &parts, &err);
+            if (status == SL_OK)
+                status = kv_model_walk(&model, kv, 1, UINT64_MAX, &parts, &err);
+            n_failed += status != SL_OK;
+            n_whole += status == SL_OK;
+            assert_int_equal(sl_kv_pass_end(kv, &err), SL_OK);
+            if (i % 3 == 2) /* once more */
+                atomic_store(&fault.n_calls, 0);
+        }
+        assert_true(n_failed >= 2 && n_whole >= 6);
+        sl_kv_destroy(kv);
+        kv_model_deinit(&model);
+        assert_int_equal(fault.n_open, 0);
+        assert_int_equal(budget.used_bytes, 0);
+        sl_budget_deinit(&budget);
+    }
+}
+
 /* A device that says EAGAIN for ever is given up, not waited for. */
 static void test_endless_eagain(void **state)
 {
@@ -201,8 +242,8 @@ static void test_direct_refused(void **state)
             fail_msg("kind %d: %s", (int)kinds[i], err.text);
         assert_string_equal(stats.io_mode, "buffered");
         assert_int_equal(n_warnings, 1);
-        /* Dropped behind: at most what one transfer left. */
-        assert_in_range(stats.page_cache_bytes, 0, 1 << 20);
+        /* Dropped behind: at most a few pages that were just in use. */
+        assert_in_range(stats.page_cache_bytes, 0, 64 << 10);
     }
 }
 
@@ -325,11 +366,17 @@ int main(void)
         return 1;
     printf("seed %d\n", (int)SEED);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_errors),         cmocka_unit_test(test_flipped_bit),
-        cmocka_unit_test(test_transient),      cmocka_unit_test(test_endless_eagain),
-        cmocka_unit_test(test_direct_refused), cmocka_unit_test(test_allocations),
-        cmocka_unit_test(test_budget_too_small), cmocka_unit_test(test_bad_dirs),
-        cmocka_unit_test(test_tmpfs),          cmocka_unit_test(test_full_disk),
+        cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_flipped_bit),
+        cmocka_unit_test(test_transient),
+        cmocka_unit_test(test_endless_eagain),
+        cmocka_unit_test(test_direct_refused),
+        cmocka_unit_test(test_allocations),
+        cmocka_unit_test(test_budget_too_small),
+        cmocka_unit_test(test_bad_dirs),
+        cmocka_unit_test(test_tmpfs),
+        cmocka_unit_test(test_full_disk),
+        cmocka_unit_test(test_goes_on_after_failure),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     rmdir(temp_dir);

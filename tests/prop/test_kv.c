@@ -43,9 +43,9 @@ static sl_geom random_geom(setup *s, uint64_t seed)
     bool is_mixed = kv_model_random(&dice, 3) == 0;
     for (uint32_t i = 0; i < geom.n_layers; i++) {
         uint32_t dims[2] = {geom.type == SL_KV_TYPE_Q8_0 ? 32 : 16, 32};
-        s->layers[i] = i > 0 && !is_mixed ? s->layers[0]
-                                          : (sl_kv_layer){1 + (uint32_t)kv_model_random(&dice, 2),
-                                                          dims[kv_model_random(&dice, 2)]};
+        s->layers[i] = i > 0 && !is_mixed
+                           ? s->layers[0]
+                           : (sl_kv_layer){1 + (uint32_t)kv_model_random(&dice, 2), dims[kv_model_random(&dice, 2)]};
     }
     return geom;
 }
@@ -54,11 +54,8 @@ static void start(setup *s, const sl_geom *geom, uint64_t max_tokens, uint64_t s
 {
     sl_budget_init(&s->budget, UINT64_MAX);
     kv_model_init(&s->model, geom, max_tokens, seed);
-    s->options = (sl_kv_options){.geom = *geom,
-                                 .dir = kv_dir(),
-                                 .max_tokens = max_tokens,
-                                 .n_slots = 2,
-                                 .budget = &s->budget};
+    s->options =
+        (sl_kv_options){.geom = *geom, .dir = kv_dir(), .max_tokens = max_tokens, .n_slots = 2, .budget = &s->budget};
     s->options.geom.layers = s->model.layers;
 }
 
@@ -390,14 +387,9 @@ int main(void)
 {
     printf("seed %llu\n", (unsigned long long)base_seed());
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_steady),
-        cmocka_unit_test(test_wild),
-        cmocka_unit_test(test_all_resident),
-        cmocka_unit_test(test_share),
-        cmocka_unit_test(test_raise),
-        cmocka_unit_test(test_table_bytes),
-        cmocka_unit_test(test_destroy_midway),
-        cmocka_unit_test(test_misuse),
+        cmocka_unit_test(test_steady),         cmocka_unit_test(test_wild),   cmocka_unit_test(test_all_resident),
+        cmocka_unit_test(test_share),          cmocka_unit_test(test_raise),  cmocka_unit_test(test_table_bytes),
+        cmocka_unit_test(test_destroy_midway), cmocka_unit_test(test_misuse),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -150,8 +150,8 @@ static void test_pool_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_budget),  cmocka_unit_test(test_impossible_sizes), cmocka_unit_test(test_fail_in),
-        cmocka_unit_test(test_pool),    cmocka_unit_test(test_pool_refused),
+        cmocka_unit_test(test_budget), cmocka_unit_test(test_impossible_sizes), cmocka_unit_test(test_fail_in),
+        cmocka_unit_test(test_pool),   cmocka_unit_test(test_pool_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -102,8 +102,8 @@ static void test_transients(void **state)
     static const struct {
         fault_kind kind;
         int code;
-    } cases[] = {{FAULT_READ, EINTR},     {FAULT_WRITE, EINTR},     {FAULT_READ, EAGAIN},
-                 {FAULT_WRITE, EAGAIN},   {FAULT_SHORT_READ, 0},    {FAULT_SHORT_WRITE, 0}};
+    } cases[] = {{FAULT_READ, EINTR},   {FAULT_WRITE, EINTR},  {FAULT_READ, EAGAIN},
+                 {FAULT_WRITE, EAGAIN}, {FAULT_SHORT_READ, 0}, {FAULT_SHORT_WRITE, 0}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         for (uint64_t n = 1; n <= 3; n++) {
             fault_vfs fault;
