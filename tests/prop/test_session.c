@@ -208,8 +208,10 @@ static void speculation_never_changes_the_text(void **unused)
 {
     (void)unused;
     static const case_of cases[] = {
-        {0.0f, 0, 1.0f, 0.0f, 1, SL_KV_TYPE_Q8_0, 1000, 90},  {0.8f, 0, 1.0f, 0.0f, 2, SL_KV_TYPE_Q8_0, EFFORT_IS_SANITIZED ? 1020 : 4090, 90},
-        {1.2f, 40, 0.9f, 0.0f, 3, SL_KV_TYPE_F16, 63, 90},    {1.2f, 0, 1.0f, 0.05f, 4, SL_KV_TYPE_Q8_0, 1, 140},
+        {0.0f, 0, 1.0f, 0.0f, 1, SL_KV_TYPE_Q8_0, 1000, 90},
+        {0.8f, 0, 1.0f, 0.0f, 2, SL_KV_TYPE_Q8_0, EFFORT_IS_SANITIZED ? 1020 : 4090, 90},
+        {1.2f, 40, 0.9f, 0.0f, 3, SL_KV_TYPE_F16, 63, 90},
+        {1.2f, 0, 1.0f, 0.05f, 4, SL_KV_TYPE_Q8_0, 1, 140},
         {0.8f, 0, 0.95f, 0.0f, 5, SL_KV_TYPE_F16, 2047, 300},
     };
     static const size_t drafts[] = {1, 2, 8, 63, 255};
