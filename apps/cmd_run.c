@@ -183,7 +183,8 @@ static sl_status print_json(run_state *r, const sl_draw_result *result, sl_err *
         const char *key;
         uint64_t value;
     } counts[] = {
-        {"prompt_tokens", s.prompt_tokens}, {"kv_bytes", s.kv_bytes}, {"bytes_read", s.bytes_read},
+        {"prompt_tokens", s.prompt_tokens}, {"kv_bytes", s.kv_bytes}, {"resident_bytes", s.resident_bytes},
+        {"bytes_read", s.bytes_read},
         {"bytes_written", s.bytes_written}, {"bytes_visited", s.bytes_visited}, {"windows", s.n_windows},
         {"passes", s.n_passes}, {"rows", s.n_rows}, {"drafted", s.n_drafted}, {"accepted", s.n_accepted},
         {"peak_rss_bytes", s.peak_rss_bytes},
@@ -236,8 +237,8 @@ static void print_table(run_state *r, const sl_draw_result *result)
                     "pass\n",
             s.n_passes, s.n_rows, per((double)s.n_rows, s.decode_s), s.n_accepted, s.n_drafted,
             s.n_passes ? (double)(s.n_tokens - 1) / (double)s.n_passes : 0.0);
-    fprintf(stderr, "  cache       %s, of which %s at most in memory; written %s\n", sl_text_format_size(s.kv_bytes, a),
-            sl_text_format_size(plan.resident_bytes, b), sl_text_format_size(s.bytes_written, c));
+    fprintf(stderr, "  cache       %s, of which %s in memory at the end; written %s\n", sl_text_format_size(s.kv_bytes, a),
+            sl_text_format_size(s.resident_bytes, b), sl_text_format_size(s.bytes_written, c));
     fprintf(stderr, "  flash       %s read at %s, I/O %s; page cache grew by %s\n",
             sl_text_format_size(s.bytes_read, a), sl_text_format_rate(rate, b), s.io_mode,
             s.page_cache_growth_bytes < 0 ? "?" : sl_text_format_size((uint64_t)s.page_cache_growth_bytes, c));

@@ -180,7 +180,8 @@ typedef struct sl_stats {
     double wait_s;    /* the computing thread waited for flash */
     double compute_s; /* prefill and decode less waiting and writing */
     double read_s, write_s;
-    uint64_t kv_bytes; /* of the tokens now stored */
+    uint64_t kv_bytes;       /* of the tokens now stored */
+    uint64_t resident_bytes; /* of them, held in memory */
     uint64_t bytes_read, bytes_written;
     uint64_t bytes_visited; /* stored on flash, walked by the passes, not held in memory */
     uint64_t decode_bytes_read;

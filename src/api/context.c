@@ -332,6 +332,7 @@ void sl_context_get_stats(const sl_context *context, sl_stats *out)
     out->write_s = kv.write_s;
     out->compute_s = out->prefill_s + out->decode_s - kv.wait_s - kv.write_s;
     out->kv_bytes = sl_kv_tokens(sl_session_kv(context->session), 0) * context->plan.kv_token_bytes;
+    out->resident_bytes = kv.bytes_resident;
     out->bytes_read = kv.bytes_read;
     out->bytes_written = kv.bytes_written;
     out->bytes_visited = kv.bytes_visited;
