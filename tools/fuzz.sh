@@ -17,10 +17,12 @@ for name in $targets; do
     found=build_fuzz/found/$name
     corpus=tests/fuzz/corpus/${name#fuzz_}
     [ -d "$corpus" ] || corpus=
+    dict=tests/fuzz/${name#fuzz_}.dict
+    [ -f "$dict" ] && dict=-dict=$dict || dict=
     mkdir -p "$found"
     echo "$name: $seconds s"
     if "build_fuzz/tests/fuzz/$name" -max_total_time="$seconds" -rss_limit_mb=2048 -timeout=20 -print_final_stats=1 \
-        -artifact_prefix="$found/" "$found" $corpus >"$found.log" 2>&1; then
+        $dict -artifact_prefix="$found/" "$found" $corpus >"$found.log" 2>&1; then
         passed=$((passed + 1))
         grep -E '^Done|^stat::average' "$found.log"
     else
