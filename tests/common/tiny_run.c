@@ -40,16 +40,13 @@ void tiny_run_close(tiny_run *run)
     sl_budget_deinit(&run->budget);
 }
 
-sl_session *tiny_session(tiny_run *run, sl_kv_type type, const tiny_ways *ways, size_t max_tokens, sl_pool **pool)
+sl_session_options tiny_session_options(tiny_run *run, sl_kv_type type, const tiny_ways *ways, size_t max_tokens,
+                                        sl_pool *pool)
 {
-    sl_err err = {SL_OK, ""};
-    sl_session *session = NULL;
-    if (sl_pool_create(ways->threads, &run->budget, pool, &err) != SL_OK)
-        fail_msg("pool: %s", err.text);
     sl_session_options options = {
         .weights = run->weights,
         .kernels = &run->kernels,
-        .pool = *pool,
+        .pool = pool,
         .budget = &run->budget,
         .kv = {.geom = {type, run->weights->hp.n_layers, run->layers},
                .dir = test_dir(),
@@ -65,6 +62,16 @@ sl_session *tiny_session(tiny_run *run, sl_kv_type type, const tiny_ways *ways, 
     options.kv.slot_bytes = ways->slot_parts * sl_geom_max_part_bytes(&options.kv.geom);
     options.kv.resident_bytes =
         max_tokens / SL_TILE * SL_TILE * sl_geom_token_bytes(&options.kv.geom) * ways->resident_percent / 100;
+    return options;
+}
+
+sl_session *tiny_session(tiny_run *run, sl_kv_type type, const tiny_ways *ways, size_t max_tokens, sl_pool **pool)
+{
+    sl_err err = {SL_OK, ""};
+    sl_session *session = NULL;
+    if (sl_pool_create(ways->threads, &run->budget, pool, &err) != SL_OK)
+        fail_msg("pool: %s", err.text);
+    sl_session_options options = tiny_session_options(run, type, ways, max_tokens, *pool);
     if (sl_session_create(&options, &session, &err) != SL_OK)
         fail_msg("session: %s", err.text);
     return session;

@@ -25,6 +25,10 @@ typedef struct tiny_ways {
 void tiny_run_open(tiny_run *run, const tiny_model *model, sl_cpu_level level);
 void tiny_run_close(tiny_run *run);
 
+/* What tiny_session makes its session from; for tests that add to it or expect it to fail. */
+sl_session_options tiny_session_options(tiny_run *run, sl_kv_type type, const tiny_ways *ways, size_t max_tokens,
+                                        sl_pool *pool);
+
 /* A session and its pool; ways->level is that of tiny_run_open. */
 sl_session *tiny_session(tiny_run *run, sl_kv_type type, const tiny_ways *ways, size_t max_tokens, sl_pool **pool);
 void tiny_session_end(sl_session *session, sl_pool *pool);

@@ -1,0 +1,198 @@
+/* Faults seen from a session: memory and file fail at the n-th call, weights give what is not a number. Each ends in
+ * the right status with a named cause; nothing leaks, nothing hangs; without a fault the text is as ever. */
+#include <errno.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/effort.h"
+#include "common/fault_vfs.h"
+#include "common/tiny_run.h"
+
+enum { N_PROMPT = 1500, N_PREDICT = 12 };
+
+static int32_t prompt[N_PROMPT];
+static const tiny_ways streamed = {2, 448, 2, 1, 20, 3, SL_CPU_LEVEL_REF};
+
+typedef struct drawn {
+    int32_t ids[N_PREDICT];
+    size_t n;
+    sl_budget *fail; /* its next allocation fails from the fourth token on; NULL: no */
+} drawn;
+
+static bool note_token(void *arg, int32_t id)
+{
+    drawn *d = arg;
+    d->ids[d->n++] = id;
+    if (d->fail && d->n == 4)
+        d->fail->fail_in = 1;
+    return true;
+}
+
+/* Everything from the session on; what is made is destroyed again. */
+static sl_status run_all(tiny_run *run, const sl_vfs *vfs, drawn *out, sl_err *err)
+{
+    sl_pool *pool = NULL;
+    sl_session *session = NULL;
+    out->n = 0;
+    sl_status status = sl_pool_create(streamed.threads, &run->budget, &pool, err);
+    if (status != SL_OK)
+        return status;
+    sl_session_options options =
+        tiny_session_options(run, SL_KV_TYPE_Q8_0, &streamed, N_PROMPT + N_PREDICT, pool);
+    options.kv.vfs = vfs;
+    status = sl_session_create(&options, &session, err);
+    if (status == SL_OK)
+        status = sl_session_feed(session, prompt, N_PROMPT, NULL, err);
+    const sl_generate_options generate = {
+        .sampling = {.temp = 0.9f, .top_p = 1.0f, .seed = 3},
+        .n_predict = N_PREDICT,
+        .n_context = N_PROMPT + N_PREDICT,
+        .max_drafts = streamed.max_drafts,
+        .token = note_token,
+        .arg = out,
+    };
+    sl_generate_result result;
+    if (status == SL_OK)
+        status = sl_session_generate(session, &generate, &result, err);
+    tiny_session_end(session, pool);
+    return status;
+}
+
+static void open_model(tiny_run *run)
+{
+    tiny_model model = tiny_model_of_seed(21);
+    tiny_run_open(run, &model, sl_cpu_best());
+    for (size_t i = 0; i < N_PROMPT; i++)
+        prompt[i] = 3 + (int32_t)((i * i + 7 * i) % 256);
+}
+
+static void memory_fails_at_every_place(void **unused)
+{
+    (void)unused;
+    tiny_run run;
+    open_model(&run);
+    uint64_t used = run.budget.used_bytes;
+    drawn plain = {.n = 0}, got = {.n = 0};
+    sl_err err = {SL_OK, ""};
+    assert_int_equal(SL_OK, run_all(&run, NULL, &plain, &err));
+    for (int64_t n = 1;; n++) {
+        run.budget.fail_in = n;
+        sl_status status = run_all(&run, NULL, &got, &err);
+        assert_int_equal(used, run.budget.used_bytes);
+        if (run.budget.fail_in > 0) { /* fewer allocations than n: all went well */
+            assert_int_equal(SL_OK, status);
+            assert_true(n > 20);
+            break;
+        }
+        assert_int_equal(SL_FAILED, status);
+        assert_non_null(strstr(err.text, "out of memory"));
+    }
+    run.budget.fail_in = 0;
+    assert_memory_equal(plain.ids, got.ids, sizeof plain.ids);
+    tiny_run_close(&run);
+}
+
+static void a_drawn_token_allocates_nothing(void **unused)
+{
+    (void)unused;
+    tiny_run run;
+    open_model(&run);
+    drawn got = {.n = 0, .fail = &run.budget};
+    sl_err err = {SL_OK, ""};
+    if (run_all(&run, NULL, &got, &err) != SL_OK)
+        fail_msg("an allocation after the fourth token: %s", err.text);
+    assert_int_equal(1, run.budget.fail_in); /* nobody asked */
+    run.budget.fail_in = 0;
+    tiny_run_close(&run);
+}
+
+/* The n-th transfer fails, for every n until the run passes. */
+static void transfers_fail(tiny_run *run, fault_kind kind, int code, sl_status want, const char *word)
+{
+    drawn plain = {.n = 0}, got = {.n = 0};
+    sl_err err = {SL_OK, ""};
+    uint64_t used = run->budget.used_bytes;
+    assert_int_equal(SL_OK, run_all(run, NULL, &plain, &err));
+    uint64_t step = EFFORT_IS_SANITIZED ? 7 : 1;
+    for (uint64_t n = 1;; n += step) {
+        fault_vfs fault;
+        fault_vfs_init(&fault, kind, code, n);
+        sl_status status = run_all(run, &fault.vfs, &got, &err);
+        assert_int_equal(used, run->budget.used_bytes);
+        assert_int_equal(0, fault.n_open);
+        if (fault.n_hits == 0) {
+            assert_int_equal(SL_OK, status);
+            assert_true(n > 3);
+            break;
+        }
+        /* A fault in what was read ahead and never used harms nothing. */
+        if (status == SL_OK) {
+            assert_memory_equal(plain.ids, got.ids, sizeof plain.ids);
+            continue;
+        }
+        assert_int_equal(want, status);
+        if (!strstr(err.text, word))
+            fail_msg("'%s' expected in: %s", word, err.text);
+    }
+}
+
+static void files_fail_at_every_place(void **unused)
+{
+    (void)unused;
+    tiny_run run;
+    open_model(&run);
+    transfers_fail(&run, FAULT_READ, EIO, SL_FAILED, "Input/output error");
+    transfers_fail(&run, FAULT_WRITE, ENOSPC, SL_FAILED, "No space left");
+    transfers_fail(&run, FAULT_FLIPPED_BIT, 0, SL_DAMAGED, "offset");
+    tiny_run_close(&run);
+}
+
+static void expect_named(tiny_run *run, const char *layer)
+{
+    drawn got = {.n = 0};
+    sl_err err = {SL_OK, ""};
+    assert_int_equal(SL_FAILED, run_all(run, NULL, &got, &err));
+    assert_non_null(strstr(err.text, layer));
+    assert_non_null(strstr(err.text, "position 0"));
+    assert_int_equal(0, got.n);
+}
+
+static void what_is_no_number_ends_the_run(void **unused)
+{
+    (void)unused;
+    static const float bad[] = {NAN, INFINITY, -INFINITY, 1e38f};
+    tiny_run run;
+    open_model(&run);
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        float *norms[] = {&run.weights->layers[1].attn_norm[5], &run.weights->layers[0].ffn_norm[0]};
+        for (size_t k = 0; k < 2; k++) {
+            float good = *norms[k];
+            *norms[k] = bad[i];
+            expect_named(&run, k == 0 ? "layer 1" : "layer 0");
+            *norms[k] = good;
+        }
+    }
+    run.weights->output_norm[3] = NAN;
+    drawn got = {.n = 0};
+    sl_err err = {SL_OK, ""};
+    assert_int_equal(SL_FAILED, run_all(&run, NULL, &got, &err));
+    assert_non_null(strstr(err.text, "logits are not finite: position 1499"));
+    tiny_run_close(&run);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(memory_fails_at_every_place),
+        cmocka_unit_test(a_drawn_token_allocates_nothing),
+        cmocka_unit_test(files_fail_at_every_place),
+        cmocka_unit_test(what_is_no_number_ends_the_run),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
