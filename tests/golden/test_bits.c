@@ -1,0 +1,114 @@
+/* The bits of arithmetic version 1: XXH3-64 of all logits of a text, on tiny models made from a seed. They were computed
+ * by the scalar reference on x86-64 and hold on every processor, compiler and level. A rule that changes them raises
+ * SL_ARITHMETIC_VERSION, and this table with it. */
+#include <inttypes.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <sluice/sluice.h>
+
+#include "base/hash.h"
+#include "common/tiny_run.h"
+
+_Static_assert(SL_ARITHMETIC_VERSION == 1, "the table below is of version 1");
+
+enum { N = 300 };
+
+static const struct {
+    const char *name;
+    uint32_t type;
+    sl_kv_type kv;
+    uint64_t hash;
+} table[] = {
+    {"F32 weights, F16 cache", TINY_TYPE_F32, SL_KV_TYPE_F16, UINT64_C(0xaf98b4931f1a0220)},
+    {"F32 weights, Q8_0 cache", TINY_TYPE_F32, SL_KV_TYPE_Q8_0, UINT64_C(0x0874ba26e8d1b824)},
+    {"F16 weights, Q8_0 cache", TINY_TYPE_F16, SL_KV_TYPE_Q8_0, UINT64_C(0x48f82f8bcac5a1b4)},
+    {"BF16 weights, Q8_0 cache", TINY_TYPE_BF16, SL_KV_TYPE_Q8_0, UINT64_C(0x9946096fcf541902)},
+    {"Q8_0 weights, Q8_0 cache", TINY_TYPE_Q8_0, SL_KV_TYPE_Q8_0, UINT64_C(0x5bc0902f9061b23b)},
+    {"Q4_0 weights, Q8_0 cache", TINY_TYPE_Q4_0, SL_KV_TYPE_Q8_0, UINT64_C(0x523bfb497abea289)},
+    {"Q4_1 weights, Q8_0 cache", TINY_TYPE_Q4_1, SL_KV_TYPE_Q8_0, UINT64_C(0x45d490ab4146859f)},
+    {"Q4_1 weights, F16 cache", TINY_TYPE_Q4_1, SL_KV_TYPE_F16, UINT64_C(0x1f3d567375a04b6a)},
+};
+
+static sl_status add_row(void *arg, uint64_t position, const float *logits, sl_err *err)
+{
+    (void)position;
+    (void)err;
+    XXH3_state_t *hash = *(XXH3_state_t **)arg;
+    XXH3_64bits_update(hash, logits, tiny_model_n_vocab() * sizeof *logits);
+    return SL_OK;
+}
+
+static uint64_t hash_of(uint32_t type, sl_kv_type kv, sl_cpu_level level)
+{
+    static int32_t ids[N];
+    for (size_t i = 0; i < N; i++)
+        ids[i] = 3 + (int32_t)((i * i * 31 + i * 17 + 5) % (tiny_model_n_vocab() - 3));
+    tiny_run run;
+    tiny_model model = tiny_model_of_seed(2026);
+    model.weight_type = model.emb_type = type;
+    tiny_run_open(&run, &model, level);
+    const tiny_ways ways = {2, 192, 2, 1, 100, 0, level};
+    sl_pool *pool;
+    sl_session *session = tiny_session(&run, kv, &ways, N, &pool);
+    XXH3_state_t *hash = XXH3_createState();
+    assert_non_null(hash);
+    XXH3_64bits_reset(hash);
+    const sl_feed_watch watch = {.logits = add_row, .arg = &hash};
+    sl_err err = {SL_OK, ""};
+    if (sl_session_feed(session, ids, N, &watch, &err) != SL_OK)
+        fail_msg("feed: %s", err.text);
+    uint64_t digest = XXH3_64bits_digest(hash);
+    XXH3_freeState(hash);
+    tiny_session_end(session, pool);
+    tiny_run_close(&run);
+    return digest;
+}
+
+static void expect_bits(sl_cpu_level level)
+{
+    if (!sl_cpu_has(level))
+        skip();
+    int n_wrong = 0;
+    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
+        uint64_t got = hash_of(table[i].type, table[i].kv, level);
+        if (got != table[i].hash)
+            print_message("%s, level %s: %016" PRIx64 ", expected %016" PRIx64 "\n", table[i].name,
+                          sl_cpu_level_name(level), got, table[i].hash);
+        n_wrong += got != table[i].hash;
+    }
+    assert_int_equal(0, n_wrong);
+}
+
+static void bits_of_ref(void **unused)
+{
+    (void)unused;
+    expect_bits(SL_CPU_LEVEL_REF);
+}
+
+static void bits_of_avx2(void **unused)
+{
+    (void)unused;
+    expect_bits(SL_CPU_LEVEL_AVX2);
+}
+
+static void bits_of_avx512(void **unused)
+{
+    (void)unused;
+    expect_bits(SL_CPU_LEVEL_AVX512);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(bits_of_ref),
+        cmocka_unit_test(bits_of_avx2),
+        cmocka_unit_test(bits_of_avx512),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
