@@ -15,9 +15,8 @@ static void on_interrupt(int number)
     interrupted = 1;
 }
 
-void cli_init(cli *c, bool json)
+void cli_init(cli *c)
 {
-    (void)json;
     memset(c, 0, sizeof *c);
     sl_progress_init(&c->progress, stderr, isatty(STDERR_FILENO) == 1);
     struct sigaction action;
@@ -77,6 +76,12 @@ static void print_engine(const sl_engine *engine)
         fprintf(stderr, "sluice: kernel %-14s %s\n", name, level);
 }
 
+sl_status cli_read_text(const char *path, uint64_t limit, char **out, size_t *out_bytes, sl_err *err)
+{
+    sl_status status = sl_text_read(path, limit, out, out_bytes, err);
+    return status != SL_OK && interrupted ? sl_text_error(err, SL_CANCELLED, "interrupted") : status;
+}
+
 sl_status cli_read_document(const char *path, const cli_engine_options *options, char **out, size_t *out_bytes,
                             sl_err *err)
 {
@@ -84,7 +89,7 @@ sl_status cli_read_document(const char *path, const cli_engine_options *options,
     uint64_t least = UINT64_C(64) << 20, limit = (uint64_t)options->ram_bytes;
     if (limit == 0)
         limit = UINT64_C(1) << 40;
-    return sl_text_read(path, limit > least ? limit : least, out, out_bytes, err);
+    return cli_read_text(path, limit > least ? limit : least, out, out_bytes, err);
 }
 
 sl_status cli_open(cli *c, const cli_engine_options *options, bool vocab_only, sl_engine **out, sl_err *err)
@@ -134,6 +139,8 @@ bool cli_parse(const sl_args_table *table, int argc, char **argv, sl_args_result
 
 static const char *const kv_choices[] = {"q8_0", "f16", NULL};
 
+enum { INPUT_OPTIONS = 2 };
+
 /* Model and document: they come first in --help. */
 static size_t input_options(cli_machine *m, sl_arg *out)
 {
@@ -143,8 +150,9 @@ static size_t input_options(cli_machine *m, sl_arg *out)
         {.name = "file", .letter = 'f', .kind = SL_ARG_KIND_STRING, .out = &m->file, .metavar = "DOC.txt",
          .help = "the document; - reads standard input"},
     };
+    _Static_assert(sizeof options / sizeof options[0] == INPUT_OPTIONS, "CLI_MACHINE_OPTIONS counts them");
     memcpy(out, options, sizeof options);
-    return sizeof options / sizeof options[0];
+    return INPUT_OPTIONS;
 }
 
 static size_t machine_options(cli_machine *m, sl_arg *out)
@@ -174,8 +182,9 @@ static size_t machine_options(cli_machine *m, sl_arg *out)
         {.name = "verbose", .letter = 'v', .kind = SL_ARG_KIND_FLAG, .out = &m->verbose,
          .help = "plan, kernels and memory on stderr"},
     };
+    _Static_assert(sizeof options / sizeof options[0] == CLI_MACHINE_OPTIONS - INPUT_OPTIONS, "so does it these");
     memcpy(out, options, sizeof options);
-    return sizeof options / sizeof options[0];
+    return CLI_MACHINE_OPTIONS - INPUT_OPTIONS;
 }
 
 size_t cli_machine_table(cli_machine *m, const sl_arg *own, size_t n_own, sl_arg *out)

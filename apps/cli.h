@@ -36,12 +36,15 @@ enum { CLI_MACHINE_OPTIONS = 13 };
 size_t cli_machine_table(cli_machine *m, const sl_arg *own, size_t n_own, sl_arg *out);
 sl_context_options cli_context_options(const cli_machine *m, size_t prompt_tokens);
 
-void cli_init(cli *c, bool json);
+void cli_init(cli *c);
 double cli_seconds(void);
 bool cli_interrupted(void *arg); /* arg unused: fits the library's `stop` */
 void cli_count(void *arg, size_t done_tokens, size_t total_tokens); /* arg: cli; draws cli.phase in tokens */
 
-/* sl_text_read with a limit from the budget: a document that fills it is refused before it is read. */
+/* sl_text_read; SL_CANCELLED after Ctrl-C. */
+sl_status cli_read_text(const char *path, uint64_t limit, char **out, size_t *out_bytes, sl_err *err);
+
+/* The same with a limit from the budget: a document that fills it is refused before it is read. */
 sl_status cli_read_document(const char *path, const cli_engine_options *options, char **out, size_t *out_bytes,
                             sl_err *err);
 

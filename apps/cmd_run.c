@@ -237,7 +237,8 @@ static void print_table(run_state *r, const sl_draw_result *result)
                     "pass\n",
             s.n_passes, s.n_rows, per((double)s.n_rows, s.decode_s), s.n_accepted, s.n_drafted,
             s.n_passes ? (double)(s.n_tokens - 1) / (double)s.n_passes : 0.0);
-    fprintf(stderr, "  cache       %s, of which %s in memory at the end; written %s\n", sl_text_format_size(s.kv_bytes, a),
+    fprintf(stderr, "  cache       %s, of which %s in memory at the end; written %s\n",
+            sl_text_format_size(s.kv_bytes, a),
             sl_text_format_size(s.resident_bytes, b), sl_text_format_size(s.bytes_written, c));
     fprintf(stderr, "  flash       %s read at %s, I/O %s; page cache grew by %s\n",
             sl_text_format_size(s.bytes_read, a), sl_text_format_rate(rate, b), s.io_mode,
@@ -291,7 +292,7 @@ int cmd_run(int argc, char **argv, sl_err *err)
     int code = SL_OK;
     if (!parse(&r.o, argc, argv, &code, err))
         return code;
-    cli_init(&r.c, r.o.machine.json);
+    cli_init(&r.c);
     r.c.verbose = r.o.machine.verbose;
     r.text_out = r.o.machine.json ? stderr : stdout;
     code = work(&r, err);

@@ -101,7 +101,13 @@ static void score_count(void *arg, size_t done_tokens, size_t total_tokens)
 
 static sl_status make_context(score_state *s, sl_err *err)
 {
+    sl_engine_info info;
+    sl_engine_get_info(s->engine, &info);
+    s->n_vocab = info.n_vocab;
+    if ((uint64_t)s->top > info.n_vocab)
+        s->top = info.n_vocab;
     sl_context_options options = cli_context_options(&s->machine, s->tokens.n);
+    options.score_best = (size_t)s->top;
     sl_status status = sl_context_create(s->engine, &options, &s->context, err);
     if (status == SL_OK && s->c.verbose)
         cli_print_plan(s->context);
@@ -135,6 +141,12 @@ static sl_status score_all(score_state *s, sl_err *err)
     const sl_score_options options = {.n_best = (size_t)s->top, .row = on_row, .progress = score_count, .arg = s};
     sl_status status = sl_context_score(s->context, s->tokens.ids, s->tokens.n, &options, &perplexity, err);
     sl_progress_clear(&s->c.progress);
+    sl_stats stats;
+    sl_context_get_stats(s->context, &stats);
+    if (s->c.verbose)
+        fprintf(stderr, "sluice: flash: %llu bytes walked, %llu read, %llu written, I/O %s\n",
+                (unsigned long long)stats.bytes_visited, (unsigned long long)stats.bytes_read,
+                (unsigned long long)stats.bytes_written, stats.io_mode);
     if (s->write_failed)
         return sl_text_error(err, SL_FAILED, "%s: cannot write", s->logits_path);
     if (status != SL_OK)
@@ -159,9 +171,6 @@ static sl_status work(score_state *s, sl_err *err)
         status = sl_text_error(err, SL_FAILED, "%s: cannot write", s->logits_path);
     if (status != SL_OK)
         return status;
-    sl_engine_info info;
-    sl_engine_get_info(s->engine, &info);
-    s->n_vocab = info.n_vocab;
     status = score_all(s, err);
     if (s->logits && fclose(s->logits) != 0 && status == SL_OK)
         status = sl_text_error(err, SL_FAILED, "%s: cannot write", s->logits_path);
@@ -175,7 +184,7 @@ int cmd_score(int argc, char **argv, sl_err *err)
     int code = SL_OK;
     if (!parse(&s, argc, argv, &code, err))
         return code;
-    cli_init(&s.c, s.machine.json);
+    cli_init(&s.c);
     s.c.verbose = s.machine.verbose;
     code = work(&s, err);
     sl_progress_clear(&s.c.progress);

@@ -59,13 +59,13 @@ int cmd_tokenize(int argc, char **argv, sl_err *err)
     if (!parse(&o, argc, argv, &code, err))
         return code;
     cli c;
-    cli_init(&c, o.json);
+    cli_init(&c);
     char *text = NULL;
     size_t size = 0;
     sl_engine *engine = NULL;
     sl_tokens tokens = {0};
     uint64_t n_dropped = 0;
-    sl_status status = sl_text_read(o.file, UINT64_C(1) << 40, &text, &size, err);
+    sl_status status = cli_read_text(o.file, UINT64_C(1) << 40, &text, &size, err);
     if (status == SL_OK)
         status = cli_open(&c, &o.engine, true, &engine, err);
     if (status == SL_OK)

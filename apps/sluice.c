@@ -60,7 +60,7 @@ int main(int argc, char **argv)
         int code = commands[i].run(argc - 2, argv + 2, &err);
         if (code != SL_OK && err.text[0])
             fprintf(stderr, "sluice %s: %s\n", word, err.text);
-        if (fflush(stdout) != 0 && code == SL_OK) {
+        if ((fflush(stdout) != 0 || ferror(stdout)) && code == SL_OK) {
             fprintf(stderr, "sluice %s: cannot write to standard output\n", word);
             code = SL_FAILED;
         }

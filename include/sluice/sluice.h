@@ -37,7 +37,7 @@ typedef struct sl_engine_options {
     void (*log)(void *arg, bool warning, const char *text);
     /* Loading; false cancels. NULL: none. */
     bool (*progress)(void *arg, uint64_t done_bytes, uint64_t total_bytes);
-    void *arg; /* of both */
+    void *arg; /* of both; used until the engine is closed */
 } sl_engine_options;
 
 /* Errors: SL_FAILED, SL_USAGE, SL_REFUSED (budget, unknown architecture, type or tokenizer), SL_DAMAGED. */
@@ -93,6 +93,7 @@ typedef struct sl_context_options {
     bool allow_ram_dir;     /* accept a memory file system */
     size_t prompt_tokens;   /* that will be fed */
     size_t predict_tokens;  /* the most that will be generated; 0: none will */
+    size_t score_best;      /* candidates that sl_context_score will report */
     size_t window_tokens;   /* prefill window: a multiple of 64; 0: chosen from the budget */
     uint64_t ring_bytes;    /* all slots together; 0: chosen from the budget */
     size_t max_drafts;      /* 0 to 255: rows of a burst less one */
@@ -111,7 +112,9 @@ typedef struct sl_plan {
     uint32_t n_slots;
 } sl_plan;
 
-/* Plans, checks memory and disk, makes an ephemeral context. SL_REFUSED names what is too small, with the numbers. */
+/* Plans, checks memory and disk, makes an ephemeral context: fed once or more, then generated from once; or scored
+ * once. Calls out of this order are SL_USAGE; after any other error a context can only be destroyed. SL_REFUSED names
+ * what is too small, with the numbers. */
 sl_status sl_context_create(sl_engine *engine, const sl_context_options *options, sl_context **out, sl_err *err);
 void sl_context_destroy(sl_context *context);
 void sl_context_get_plan(const sl_context *context, sl_plan *out);
@@ -163,7 +166,7 @@ typedef struct sl_score {
 } sl_score;
 
 typedef struct sl_score_options {
-    size_t n_best; /* candidates reported at each position */
+    size_t n_best; /* candidates reported at each position; at most score_best */
     bool (*row)(void *arg, const sl_score *score); /* false stops (SL_CANCELLED) */
     void (*progress)(void *arg, size_t done_tokens, size_t total_tokens); /* NULL: none */
     void *arg; /* of both */

@@ -1,5 +1,4 @@
 /* A context of the public API: plan, session, measuring. */
-#include <assert.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -8,8 +7,14 @@
 #include "api/plan.h"
 #include "platform/os.h"
 
+/* FRESH -feed-> FED -feed-> FED -generate-> DONE; FRESH -score-> DONE; any error: BROKEN, which can be destroyed only
+ * (some layers may hold rows that others lack). */
+typedef enum context_state { FRESH, FED, DONE, BROKEN } context_state;
+
 struct sl_context {
     sl_engine *engine;
+    context_state state;
+    size_t max_drafts, score_best, predict_tokens; /* as planned */
     sl_session *session;
     sl_plan plan;
     sl_kv_layer *layers; /* [n_layers] of the geometry */
@@ -98,12 +103,16 @@ static sl_status create(sl_context *context, const sl_context_options *options, 
 sl_status sl_context_create(sl_engine *engine, const sl_context_options *options, sl_context **out, sl_err *err)
 {
     *out = NULL;
-    assert(engine->weights);
+    if (!engine->weights)
+        return sl_err_set(err, SL_USAGE, "the engine was opened for its vocabulary only");
     sl_context *context = NULL;
     sl_status status = sl_mem_new(&engine->budget, 1, sizeof *context, "context", &context, err);
     if (status != SL_OK)
         return status;
     context->engine = engine;
+    context->max_drafts = options->max_drafts;
+    context->score_best = options->score_best;
+    context->predict_tokens = options->predict_tokens;
     status = create(context, options, err);
     if (status != SL_OK) {
         sl_context_destroy(context);
@@ -130,6 +139,15 @@ void sl_context_get_plan(const sl_context *context, sl_plan *out)
 
 /* ---------------------------------------------------------------------------------------------------------- prefill */
 
+static sl_status expect_state(const sl_context *context, context_state a, context_state b, const char *what,
+                              sl_err *err)
+{
+    static const char *const names[] = {"fresh", "fed", "finished", "broken by an earlier error"};
+    if (context->state == a || context->state == b)
+        return SL_OK;
+    return sl_err_set(err, SL_USAGE, "%s: the context is %s", what, names[context->state]);
+}
+
 static sl_status check_ids(const sl_context *context, const int32_t *ids, size_t n, sl_err *err)
 {
     for (size_t i = 0; i < n; i++)
@@ -142,6 +160,8 @@ static sl_status check_ids(const sl_context *context, const int32_t *ids, size_t
 static sl_status feed(sl_context *context, const int32_t *ids, size_t n, const sl_feed_watch *watch, sl_err *err)
 {
     sl_status status = check_ids(context, ids, n, err);
+    if (status == SL_OK && n == 0)
+        status = sl_err_set(err, SL_USAGE, "no tokens to read");
     if (status != SL_OK)
         return status;
     double start = sl_os_seconds();
@@ -149,6 +169,7 @@ static sl_status feed(sl_context *context, const int32_t *ids, size_t n, const s
     context->stats.prefill_s += sl_os_seconds() - start;
     if (status == SL_OK)
         context->stats.prompt_tokens += n;
+    context->state = status == SL_OK ? FED : BROKEN;
     return status;
 }
 
@@ -156,7 +177,9 @@ sl_status sl_context_feed(sl_context *context, const int32_t *ids, size_t n,
                           void (*progress)(void *arg, size_t done_tokens, size_t total_tokens), void *arg, sl_err *err)
 {
     const sl_feed_watch watch = {.progress = progress, .arg = arg};
-    sl_status status = feed(context, ids, n, &watch, err);
+    sl_status status = expect_state(context, FRESH, FED, "feed", err);
+    if (status == SL_OK)
+        status = feed(context, ids, n, &watch, err);
     sl_kv_stats kv;
     sl_kv_get_stats(sl_session_kv(context->session), &kv);
     context->stats.n_windows = (size_t)kv.n_passes;
@@ -219,6 +242,14 @@ static const sl_finish_reason finish_reasons[] = {
 
 sl_status sl_context_generate(sl_context *context, const sl_draw_options *options, sl_draw_result *out, sl_err *err)
 {
+    sl_status status = expect_state(context, FED, FED, "generate", err);
+    if (status == SL_OK && (options->max_drafts > context->max_drafts ||
+                            options->predict_tokens > context->predict_tokens))
+        status = sl_err_set(err, SL_USAGE, "generate: %zu drafts, %zu tokens, planned were at most %zu and %zu",
+                            options->max_drafts, options->predict_tokens, context->max_drafts,
+                            context->predict_tokens);
+    if (status != SL_OK)
+        return status;
     emitter e = {.context = context, .options = options};
     const sl_generate_options generate = {
         .sampling = {options->temp, options->top_k, options->top_p, options->min_p, options->seed},
@@ -231,7 +262,8 @@ sl_status sl_context_generate(sl_context *context, const sl_draw_options *option
     };
     sl_generate_result result;
     double start = sl_os_seconds();
-    sl_status status = sl_session_generate(context->session, &generate, &result, err);
+    status = sl_session_generate(context->session, &generate, &result, err);
+    context->state = status == SL_OK ? DONE : BROKEN;
     context->stats.decode_s = sl_os_seconds() - start;
     if (status != SL_OK)
         return status;
@@ -302,7 +334,13 @@ sl_status sl_context_score(sl_context *context, const int32_t *ids, size_t n, co
     sl_budget *budget = &context->engine->budget;
     scorer s = {.context = context, .ids = ids, .n = n, .options = options};
     s.n_best = options->n_best < n_vocab ? options->n_best : n_vocab;
-    sl_status status = SL_OK;
+    sl_status status = expect_state(context, FRESH, FRESH, "score", err);
+    if (status == SL_OK && s.n_best > context->score_best)
+        status = sl_err_set(err, SL_USAGE, "score: %zu candidates, planned were at most %zu", s.n_best,
+                            context->score_best);
+    *perplexity = NAN;
+    if (status != SL_OK)
+        return status;
     const sl_sampling greedy = {.top_p = 1.0f};
     if (s.n_best > 0)
         status = sl_sampler_create(&greedy, n_vocab, &context->engine->kernels, budget, &s.sampler, err);
@@ -316,6 +354,7 @@ sl_status sl_context_score(sl_context *context, const int32_t *ids, size_t n, co
     sl_mem_free(budget, s.best);
     sl_mem_free(budget, s.best_logprobs);
     sl_sampler_destroy(s.sampler);
+    context->state = status == SL_OK ? DONE : BROKEN;
     *perplexity = n > 1 ? exp(-s.sum / (double)(n - 1)) : NAN;
     return status;
 }

@@ -45,8 +45,10 @@ static void describe(const sl_gguf_value *value, char *text, size_t cap)
         } else if (sl_gguf_iter_number(&iter, &number)) {
             if (type == SL_GGUF_TYPE_BOOL)
                 snprintf(piece, sizeof piece, "%s", number != 0.0 ? "true" : "false");
-            else
+            else if (type == SL_GGUF_TYPE_F32 || type == SL_GGUF_TYPE_F64)
                 snprintf(piece, sizeof piece, "%.9g", number);
+            else
+                snprintf(piece, sizeof piece, "%.0f", number);
             append(text, cap, piece);
         }
     }

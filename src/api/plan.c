@@ -79,6 +79,8 @@ static sl_status check_disk(sl_plan *plan, const sl_context_options *options, co
     sl_file *file = NULL;
     bool is_direct = false;
     sl_status status = vfs->open_temp(vfs, kv->dir, true, kv->allow_ram_dir, &file, &is_direct, err);
+    if (status == SL_FAILED && err)
+        err->status = SL_REFUSED;
     if (status != SL_OK)
         return status == SL_FAILED ? SL_REFUSED : status;
     vfs->close(file);
@@ -107,7 +109,8 @@ sl_status sl_plan_make(const sl_engine *engine, const sl_context_options *option
     plan->n_slots = N_SLOTS;
 
     uint64_t tables = sl_kv_table_bytes(geom, session->max_tokens) +
-                      sl_sampler_bytes(session->weights->hp.n_vocab, NULL) + SLACK_BYTES;
+                      sl_sampler_bytes(session->weights->hp.n_vocab) + SLACK_BYTES +
+                      options->score_best * (sizeof(int32_t) + sizeof(float));
     plan->table_bytes = engine->budget.used_bytes - engine->weights->bytes + tables;
     size_t asked_window = options->window_tokens ? options->window_tokens : SL_TILE;
     plan->window_bytes = bytes_with_window(session, asked_window);
@@ -130,7 +133,6 @@ sl_status sl_plan_make(const sl_engine *engine, const sl_context_options *option
     plan->resident_bytes = min_u64(room - plan->window_bytes, kv_bytes);
     session->kv.resident_bytes = plan->resident_bytes;
     if (plan->resident_bytes < kv_bytes)
-        plan->disk_bytes = (session->max_tokens + SL_SEGMENT_TOKENS - 1) / SL_SEGMENT_TOKENS *
-                           sl_geom_segment_bytes(geom);
+        plan->disk_bytes = kv_bytes + (uint64_t)geom->n_layers * SL_SECTOR_BYTES;
     return check_disk(plan, options, &session->kv, err);
 }

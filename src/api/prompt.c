@@ -102,7 +102,7 @@ sl_status sl_engine_load_tok(sl_engine *engine, const sl_gguf *gguf, sl_err *err
     sl_status status = get_text(gguf, "tokenizer.ggml.model", &source.model, err);
     if (status == SL_OK)
         status = get_text(gguf, "tokenizer.ggml.pre", &source.pattern, err);
-    if (status == SL_OK && source.model.size != 4)
+    if (status == SL_OK && (source.model.size != 4 || memcmp(source.model.data, "gpt2", 4) != 0))
         return sl_err_set(err, SL_REFUSED, "%s: tokenizer.ggml.model is '%.*s', which is not supported (known: gpt2)",
                           engine->path, (int)(source.model.size < 64 ? source.model.size : 64),
                           source.model.data ? source.model.data : "");
@@ -210,7 +210,7 @@ static sl_status frame_of(const sl_engine *engine, chat_frame *out, sl_err *err)
     default_system(template, &system, &size);
     static const char before[] = "<|im_start|>system\n", between[] = "<|im_end|>\n", user[] = "<|im_start|>user\n";
     if (size > sizeof out->head - sizeof before - sizeof between - sizeof user)
-        return sl_err_set(err, SL_REFUSED, "%s: the chat template's system message has %zu bytes, expected at most 900",
+        return sl_err_set(err, SL_REFUSED, "%s: the chat template's system message of %zu bytes is too long",
                           engine->path, size);
     memset(out, 0, sizeof *out);
     if (size > 0) {

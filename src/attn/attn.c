@@ -296,6 +296,8 @@ sl_status sl_attn_run(sl_attn *attn, sl_kv *kv, const sl_attn_rows *rows, sl_err
     for (;;) {
         sl_kv_part part;
         bool found = false;
+        if (rows->stop && rows->stop(rows->arg))
+            return sl_err_set(err, SL_CANCELLED, "cancelled");
         sl_status status = sl_kv_next(kv, rows->layer, &part, &found, err);
         if (status != SL_OK)
             return status;

@@ -44,6 +44,8 @@ typedef struct sl_attn_rows {
     /* Tile groups from the one that holds first_pos on: the tail's tokens and the rows' own, all of them in place.
      * 64-byte aligned. */
     const uint8_t *own_groups;
+    bool (*stop)(void *arg); /* asked before each part; NULL: never. true ends with SL_CANCELLED */
+    void *arg;
 } sl_attn_rows;
 
 /* Walks the layer's stored parts and the own groups; must be called once a layer and pass, layers in order. */

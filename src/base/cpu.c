@@ -6,7 +6,7 @@
 #include <cpuid.h>
 #endif
 
-static const char *const level_names[SL_CPU_LEVEL_COUNT] = {"ref", "avx2", "avx512", "neon"};
+static const char *const level_names[SL_CPU_LEVEL_COUNT] = {"ref", "avx2", "avx512"};
 
 const char *sl_cpu_level_name(sl_cpu_level level)
 {
@@ -34,9 +34,6 @@ bool sl_cpu_has(sl_cpu_level level)
         return sl_cpu_has(SL_CPU_LEVEL_AVX2) && __builtin_cpu_supports("avx512f") &&
                __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
                __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vnni");
-#elif defined(__aarch64__)
-    case SL_CPU_LEVEL_NEON:
-        return true;
 #endif
     default:
         return false;
@@ -64,5 +61,5 @@ sl_status sl_cpu_find(const char *name, sl_cpu_level *out, sl_err *err)
         *out = (sl_cpu_level)level;
         return SL_OK;
     }
-    return sl_err_set(err, SL_USAGE, "SLUICE_CPU=%s: unknown level, expected ref, avx2, avx512 or neon", name);
+    return sl_err_set(err, SL_USAGE, "SLUICE_CPU=%s: unknown level, expected ref, avx2 or avx512", name);
 }

@@ -11,7 +11,6 @@ typedef enum sl_cpu_level {
     SL_CPU_LEVEL_REF,
     SL_CPU_LEVEL_AVX2,   /* AVX2, FMA, F16C */
     SL_CPU_LEVEL_AVX512, /* F, BW, VL, DQ, VNNI */
-    SL_CPU_LEVEL_NEON,
     SL_CPU_LEVEL_COUNT
 } sl_cpu_level;
 

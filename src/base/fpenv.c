@@ -20,8 +20,8 @@ void sl_fpenv_leave(sl_fpenv saved)
 
 #elif defined(__aarch64__)
 
-/* FPCR: AHP 26, DN 25, FZ 24, rounding 22-23, FZ16 19. */
-#define FPCR_OURS ((1ull << 26) | (1ull << 25) | (1ull << 24) | (3ull << 22) | (1ull << 19))
+/* FPCR: AHP 26, DN 25, FZ 24, rounding 22-23, FZ16 19; NEP, AH, FIZ 0-2. */
+#define FPCR_OURS (7ull | (1ull << 26) | (1ull << 25) | (1ull << 24) | (3ull << 22) | (1ull << 19))
 
 sl_fpenv sl_fpenv_enter(void)
 {

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/fpenv.h"
 #include "kernel/math64.h"
 
 struct sl_sampler {
@@ -16,8 +17,9 @@ struct sl_sampler {
 
 sl_status sl_sampling_check(const sl_sampling *s, sl_err *err)
 {
-    if (!(s->temp >= 0.0f && s->temp <= 1000.0f))
-        return sl_err_set(err, SL_USAGE, "temperature is %g, expected 0 to 1000", (double)s->temp);
+    /* Below, logit / temp could overflow. */
+    if (!(s->temp == 0.0f || (s->temp >= 1e-6f && s->temp <= 1000.0f)))
+        return sl_err_set(err, SL_USAGE, "temperature is %g, expected 0 or 0.000001 to 1000", (double)s->temp);
     if (!(s->top_p > 0.0f && s->top_p <= 1.0f))
         return sl_err_set(err, SL_USAGE, "top-p is %g, expected more than 0, at most 1", (double)s->top_p);
     if (!(s->min_p >= 0.0f && s->min_p <= 1.0f))
@@ -25,9 +27,8 @@ sl_status sl_sampling_check(const sl_sampling *s, sl_err *err)
     return SL_OK;
 }
 
-uint64_t sl_sampler_bytes(size_t n_vocab, const sl_sampling *sampling)
+uint64_t sl_sampler_bytes(size_t n_vocab)
 {
-    (void)sampling;
     return n_vocab * (2 * sizeof(uint64_t) + sizeof(float)) + 4096;
 }
 
@@ -104,7 +105,9 @@ static size_t candidate(const sl_sampler *s, size_t i)
 
 void sl_sampler_best(sl_sampler *s, const float *logits, size_t n, int32_t *out)
 {
+    sl_fpenv saved = sl_fpenv_enter();
     order_candidates(s, logits);
+    sl_fpenv_leave(saved);
     for (size_t i = 0; i < n; i++)
         out[i] = (int32_t)candidate(s, i);
 }
@@ -148,7 +151,7 @@ static size_t keep_candidates(sl_sampler *s, const float *logits)
     return o->min_p > 0.0f ? kept : n;
 }
 
-int32_t sl_sampler_draw(sl_sampler *s, const float *logits, uint64_t position)
+static int32_t draw(sl_sampler *s, const float *logits, uint64_t position)
 {
     if (s->sampling.temp == 0.0f)
         return (int32_t)s->kernels->argmax(logits, s->n_vocab);
@@ -166,13 +169,27 @@ int32_t sl_sampler_draw(sl_sampler *s, const float *logits, uint64_t position)
     return (int32_t)candidate(s, n - 1);
 }
 
+int32_t sl_sampler_draw(sl_sampler *s, const float *logits, uint64_t position)
+{
+    sl_fpenv saved = sl_fpenv_enter();
+    int32_t id = draw(s, logits, position);
+    sl_fpenv_leave(saved);
+    return id;
+}
+
 sl_logprobs sl_logprobs_of(const sl_kernels *kernels, const float *logits, size_t n_vocab)
 {
+    sl_fpenv saved = sl_fpenv_enter();
     float max = logits[kernels->argmax(logits, n_vocab)];
-    return (sl_logprobs){logits, (double)max, sl_log64((double)kernels->sumexp(logits, n_vocab, max))};
+    double log_sum = sl_log64((double)kernels->sumexp(logits, n_vocab, max));
+    sl_fpenv_leave(saved);
+    return (sl_logprobs){logits, (double)max, log_sum};
 }
 
 float sl_logprobs_get(const sl_logprobs *logprobs, int32_t id)
 {
-    return (float)(((double)logprobs->logits[id] - logprobs->max) - logprobs->log_sum);
+    sl_fpenv saved = sl_fpenv_enter();
+    float logprob = (float)(((double)logprobs->logits[id] - logprobs->max) - logprobs->log_sum);
+    sl_fpenv_leave(saved);
+    return logprob;
 }

@@ -14,7 +14,7 @@
 #include "kernel/kernel.h"
 
 typedef struct sl_sampling {
-    float temp;     /* 0: greedy */
+    float temp;     /* 0: greedy; else 1e-6 to 1000 */
     uint32_t top_k; /* 0: all */
     float top_p;    /* 1: all */
     float min_p;    /* 0: all */
@@ -25,7 +25,7 @@ typedef struct sl_sampler sl_sampler;
 
 /* SL_USAGE names the value that is out of range. */
 sl_status sl_sampling_check(const sl_sampling *sampling, sl_err *err) SL_CHECK;
-uint64_t sl_sampler_bytes(size_t n_vocab, const sl_sampling *sampling);
+uint64_t sl_sampler_bytes(size_t n_vocab); /* for the plan */
 sl_status sl_sampler_create(const sl_sampling *sampling, size_t n_vocab, const sl_kernels *kernels, sl_budget *budget,
                             sl_sampler **out, sl_err *err) SL_CHECK;
 void sl_sampler_destroy(sl_sampler *sampler);

@@ -123,6 +123,12 @@ static sl_status report_logits(sl_session *s, size_t n_rows, const sl_feed_watch
     return SL_OK;
 }
 
+static bool is_stopped(void *arg)
+{
+    const sl_session *s = arg;
+    return s->options.stop && s->options.stop(s->options.arg);
+}
+
 /* Asked by the graph before each layer. Progress counts a window's tokens by the layers they have passed. */
 static bool between_layers(void *arg)
 {
@@ -132,7 +138,7 @@ static bool between_layers(void *arg)
                            s->feed_done + s->window_rows * s->layers_done / s->options.weights->hp.n_layers,
                            s->feed_total);
     s->layers_done++;
-    return s->options.stop && s->options.stop(s->options.arg);
+    return is_stopped(s);
 }
 
 static sl_status feed_window(sl_session *s, size_t n_rows, bool last, const sl_feed_watch *watch, sl_err *err)
@@ -143,6 +149,7 @@ static sl_status feed_window(sl_session *s, size_t n_rows, bool last, const sl_f
         .first_pos = s->n_stored,
         .will_follow = !last || s->options.will_decode,
         .stop = between_layers,
+        .stop_in_layer = is_stopped,
         .arg = s,
     };
     s->window_rows = n_rows;
@@ -296,8 +303,9 @@ static sl_status run_burst(burst *b, bool *go_on, sl_err *err)
         .n_rows = n_rows,
         .first_pos = s->n_stored,
         .will_follow = b->options->n_predict - b->result->n_tokens > n_rows,
-        .stop = s->options.stop,
-        .arg = s->options.arg,
+        .stop = is_stopped,
+        .stop_in_layer = is_stopped,
+        .arg = s,
     };
     sl_status status = sl_graph_pass(s->graph, s->kv, &rows, err);
     if (status == SL_OK)
@@ -320,7 +328,7 @@ static sl_status run_bursts(burst *b, sl_err *err)
     if (go_on)
         status = start_bursting(s, err);
     while (status == SL_OK && go_on) {
-        if (s->options.stop && s->options.stop(s->options.arg)) {
+        if (is_stopped(s)) {
             b->result->finish = SL_FINISH_CANCELLED;
             return SL_OK;
         }

@@ -29,7 +29,7 @@ typedef struct sl_session_options {
     double rope_factor; /* 0: the model's own */
     bool will_decode;   /* generate follows the last feed */
     bool ngram;         /* make the n-gram drafter */
-    bool (*stop)(void *arg); /* asked between layers; NULL: never */
+    bool (*stop)(void *arg); /* asked between layers and parts; NULL: never */
     void *arg;
 } sl_session_options;
 

@@ -1,6 +1,6 @@
 /* The kernels: pure functions on host pointers. No I/O, no allocation, no errors, no state.
  *
- * Owns: the contracts below and the list of entries (kernel_list.h). The definition of every result is DESIGN's
+ * Owns: the contracts below and the list of entries (kernel_list.h). The definition of every result is
  * section 4, written out as scalar C in attn_ref.c, gemm_ref.c and vec_ref.c; every other file must give the same
  * bits. docs/numerics.md states the rules and their error bounds.
  * Thread rule: all functions are reentrant; outputs of two calls must not overlap. The caller has entered
@@ -65,7 +65,7 @@ typedef struct sl_tile_args {
 
 typedef void (*sl_attn_tile_fn)(const sl_tile_args *args);
 
-/* q[i]: D floats of lane i, i < n <= 16; c as in DESIGN 4 "Fixed forms". */
+/* q[i]: D floats of lane i, i < n <= 16; c = binary32 of log2(e) * the score's scale (softcap a: of scale / a). */
 typedef void (*sl_attn_qpack_fn)(void *qblock, const float *const *q, size_t n, size_t head_dim, float c);
 
 /* Folds each block's segment state into its total by the rule of segments, then resets the segment state.

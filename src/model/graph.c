@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "base/fpenv.h"
 #include "kernel/math64.h"
 
 enum { CHUNK_ROWS = 128 }; /* rows whose projections are computed together: bounds the scratch */
@@ -127,11 +128,13 @@ sl_status sl_graph_create(const sl_graph_options *options, sl_graph **out, sl_er
         sl_graph_destroy(graph);
         return status;
     }
+    sl_fpenv saved = sl_fpenv_enter();
     for (size_t i = 0; i < graph->hp.rope_dims / 2; i++) {
         graph->freq[i] = sl_pow64(graph->hp.rope_base, -2.0 * (double)i / (double)graph->hp.rope_dims);
         if (options->weights->rope_factors)
             graph->freq[i] /= (double)options->weights->rope_factors[i];
     }
+    sl_fpenv_leave(saved);
     *out = graph;
     return SL_OK;
 }
@@ -394,6 +397,8 @@ static sl_status run_layer(sl_graph *graph, sl_kv *kv, sl_err *err)
         .out = graph->q,
         .out_stride = graph->q_dim,
         .own_groups = own,
+        .stop = graph->rows->stop_in_layer,
+        .arg = graph->rows->arg,
     };
     status = sl_attn_run(graph->attn, kv, &rows, err);
     if (status == SL_OK && !graph->options.staged)

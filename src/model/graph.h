@@ -33,7 +33,8 @@ typedef struct sl_graph_rows {
     size_t n_rows;
     uint64_t first_pos; /* = tokens in the store */
     bool will_follow;   /* another pass will come: the reader may run ahead */
-    bool (*stop)(void *arg); /* asked between layers; NULL: never. true ends with SL_CANCELLED */
+    bool (*stop)(void *arg); /* asked before each layer; NULL: never. true ends with SL_CANCELLED */
+    bool (*stop_in_layer)(void *arg); /* likewise before each stored part */
     void *arg;
 } sl_graph_rows;
 

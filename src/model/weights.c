@@ -36,6 +36,31 @@ static sl_status get_dim_or(const sl_gguf *gguf, const char *key, uint32_t fallb
     return sl_gguf_find(gguf, key) ? get_dim(gguf, key, out, err) : SL_OK;
 }
 
+/* A factor without a type is linear, as is the older key: so llama.cpp reads them. */
+static sl_status read_rope_scaling(const sl_gguf *gguf, sl_hparams *hp, sl_err *err)
+{
+    sl_gguf_string type = {"linear", 6};
+    sl_status status = SL_OK;
+    if (sl_gguf_find(gguf, "llama.rope.scaling.type"))
+        status = sl_gguf_get_string(gguf, "llama.rope.scaling.type", &type, err);
+    if (status != SL_OK || string_is(type, "none"))
+        return status;
+    if (!string_is(type, "linear"))
+        return sl_err_set(err, SL_REFUSED, "%s: RoPE scaling '%.*s' is not supported (known: none, linear)",
+                          sl_gguf_path(gguf), (int)(type.size < 64 ? type.size : 64), type.data);
+    const char *key = sl_gguf_find(gguf, "llama.rope.scaling.factor") ? "llama.rope.scaling.factor"
+                                                                      : "llama.rope.scale_linear";
+    if (!sl_gguf_find(gguf, key))
+        return SL_OK;
+    status = sl_gguf_get_float(gguf, key, &hp->rope_factor, err);
+    if (status == SL_OK && hp->rope_factor == 0.0) /* written by converters for "none" */
+        hp->rope_factor = 1.0;
+    if (status == SL_OK && !(hp->rope_factor >= 1.0 && hp->rope_factor <= 1e6))
+        status = sl_err_set(err, SL_DAMAGED, "%s: %s is %g, expected 1 to 1e6", sl_gguf_path(gguf), key,
+                            hp->rope_factor);
+    return status;
+}
+
 static sl_status read_rope(const sl_gguf *gguf, sl_hparams *hp, sl_err *err)
 {
     hp->rope_base = 10000.0;
@@ -47,26 +72,13 @@ static sl_status read_rope(const sl_gguf *gguf, sl_hparams *hp, sl_err *err)
         status = get_dim_or(gguf, "llama.rope.dimension_count", hp->head_dim, &hp->rope_dims, err);
     if (status != SL_OK)
         return status;
-    if (hp->rope_base <= 0.0)
-        return sl_err_set(err, SL_DAMAGED, "%s: llama.rope.freq_base is %g, expected more than 0", sl_gguf_path(gguf),
+    if (!(hp->rope_base >= 1.0 && hp->rope_base <= 1e15))
+        return sl_err_set(err, SL_DAMAGED, "%s: llama.rope.freq_base is %g, expected 1 to 1e15", sl_gguf_path(gguf),
                           hp->rope_base);
     if (hp->rope_dims % 2 != 0 || hp->rope_dims > hp->head_dim)
         return sl_err_set(err, SL_DAMAGED, "%s: llama.rope.dimension_count is %u, expected even and at most %u",
                           sl_gguf_path(gguf), hp->rope_dims, hp->head_dim);
-    if (!sl_gguf_find(gguf, "llama.rope.scaling.type"))
-        return SL_OK;
-    sl_gguf_string type;
-    status = sl_gguf_get_string(gguf, "llama.rope.scaling.type", &type, err);
-    if (status != SL_OK || string_is(type, "none"))
-        return status;
-    if (!string_is(type, "linear"))
-        return sl_err_set(err, SL_REFUSED, "%s: RoPE scaling '%.*s' is not supported (known: none, linear)",
-                          sl_gguf_path(gguf), (int)(type.size < 64 ? type.size : 64), type.data);
-    status = sl_gguf_get_float(gguf, "llama.rope.scaling.factor", &hp->rope_factor, err);
-    if (status == SL_OK && !(hp->rope_factor >= 1.0))
-        status = sl_err_set(err, SL_DAMAGED, "%s: llama.rope.scaling.factor is %g, expected 1 or more",
-                            sl_gguf_path(gguf), hp->rope_factor);
-    return status;
+    return read_rope_scaling(gguf, hp, err);
 }
 
 static sl_status check_shape(const sl_gguf *gguf, const sl_hparams *hp, sl_err *err)
@@ -79,7 +91,7 @@ static sl_status check_shape(const sl_gguf *gguf, const sl_hparams *hp, sl_err *
         return sl_err_set(err, SL_DAMAGED,
                           "%s: llama.attention.head_count is %u, expected a multiple of head_count_kv = %u", path,
                           hp->n_heads, hp->n_kv_heads);
-    if (hp->head_dim % 16 != 0 || hp->head_dim > SL_MAX_HEAD_DIM)
+    if (hp->head_dim == 0 || hp->head_dim % 16 != 0 || hp->head_dim > SL_MAX_HEAD_DIM)
         return sl_err_set(err, SL_REFUSED, "%s: head dimension %u is not supported (multiples of 16 up to %d are)",
                           path, hp->head_dim, SL_MAX_HEAD_DIM);
     if (!(hp->norm_eps > 0.0f))
@@ -120,9 +132,14 @@ sl_status sl_hparams_read(const sl_gguf *gguf, sl_hparams *out, sl_err *err)
     if (!string_is(arch, "llama"))
         return sl_err_set(err, SL_REFUSED, "%s: architecture '%.*s' is not supported (known: llama)",
                           sl_gguf_path(gguf), (int)(arch.size < 64 ? arch.size : 64), arch.data);
-    const char *other = sl_gguf_find(gguf, "llama.expert_count") ? "llama.expert_count" : NULL;
-    if (other)
-        return sl_err_set(err, SL_REFUSED, "%s: %s: mixtures of experts are not supported", sl_gguf_path(gguf), other);
+    uint64_t n_experts = 0;
+    if (sl_gguf_find(gguf, "llama.expert_count"))
+        status = sl_gguf_get_uint(gguf, "llama.expert_count", 0, MAX_DIM, &n_experts, err);
+    if (status == SL_OK && n_experts > 0)
+        status = sl_err_set(err, SL_REFUSED, "%s: llama.expert_count is %" PRIu64
+                            ": mixtures of experts are not supported", sl_gguf_path(gguf), n_experts);
+    if (status != SL_OK)
+        return status;
     status = read_dims(gguf, out, err);
     if (status == SL_OK)
         status = check_shape(gguf, out, err);
@@ -355,8 +372,8 @@ static sl_status load_all(loader *l, sl_err *err)
         status = load_wants(l, wants, LAYER_WANTS, &weights->layers[i], err);
     }
     for (uint32_t i = 0; status == SL_OK && weights->rope_factors && i < weights->hp.rope_dims / 2; i++)
-        if (!(weights->rope_factors[i] > 0.0f))
-            status = sl_err_set(err, SL_DAMAGED, "%s: rope_freqs.weight[%u] is %g, expected more than 0",
+        if (!(weights->rope_factors[i] >= 1e-3f && weights->rope_factors[i] <= 1e6f))
+            status = sl_err_set(err, SL_DAMAGED, "%s: rope_freqs.weight[%u] is %g, expected 0.001 to 1e6",
                                 sl_gguf_path(l->gguf), i, (double)weights->rope_factors[i]);
     return status;
 }

@@ -142,8 +142,12 @@ static int file_drop_cached(sl_file *file, uint64_t off, uint64_t bytes)
 {
     /* Dirty pages cannot be forgotten: out with them first. */
     unsigned flags = SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER;
-    if (sync_file_range(file->fd, (off_t)off, (off_t)bytes, flags) != 0 && fdatasync(file->fd) != 0)
-        return -errno;
+    int cause = sync_file_range(file->fd, (off_t)off, (off_t)bytes, flags) != 0 ? errno : 0;
+    /* Only where it does not exist: an error of the disk is told once, fdatasync would not tell it again. */
+    if (cause == ENOSYS || cause == EINVAL || cause == ESPIPE || cause == EOPNOTSUPP)
+        cause = fdatasync(file->fd) != 0 ? errno : 0;
+    if (cause != 0)
+        return -cause;
     return -posix_fadvise(file->fd, (off_t)off, (off_t)bytes, POSIX_FADV_DONTNEED);
 }
 

@@ -1,4 +1,4 @@
-/* Where a context's bytes lie: pure arithmetic, no state. DESIGN sections 3 and 6.
+/* Where a context's bytes lie: pure arithmetic, no state.
  *
  * A tile group is the tiles of all KV heads of one layer for the same 64 tokens, in head order. A block is the 64
  * tile groups of one layer and segment; a part a quarter of it. In the file, segment after segment, each the blocks

@@ -61,9 +61,9 @@ static sl_status pattern_refuse(sl_tok_text name, sl_err *err)
     for (size_t i = 0; i < sizeof patterns / sizeof *patterns; i++)
         n += (size_t)snprintf(known + n, sizeof known - n, "%s%s", i ? ", " : "", patterns[i].name);
     if (name.size == 0)
-        return sl_err_set(err, SL_DAMAGED, "tokenizer: no split pattern (tokenizer.ggml.pre) given, known are %s",
+        return sl_err_set(err, SL_REFUSED, "tokenizer: no split pattern (tokenizer.ggml.pre) given, known are %s",
                           known);
-    return sl_err_set(err, SL_DAMAGED, "tokenizer: unknown split pattern \"%s\" (tokenizer.ggml.pre), known are %s",
+    return sl_err_set(err, SL_REFUSED, "tokenizer: unknown split pattern \"%s\" (tokenizer.ggml.pre), known are %s",
                       sl_quote_of(name).text, known);
 }
 

@@ -119,7 +119,7 @@ sl_status sl_tok_create(const sl_tok_source *source, sl_budget *budget, sl_tok *
 {
     *out = NULL;
     if (source->model.size != 4 || memcmp(source->model.data, "gpt2", 4) != 0)
-        return sl_err_set(err, SL_DAMAGED, "tokenizer: unknown kind \"%s\" (tokenizer.ggml.model), known is gpt2",
+        return sl_err_set(err, SL_REFUSED, "tokenizer: unknown kind \"%s\" (tokenizer.ggml.model), known is gpt2",
                           sl_quote_of(source->model).text);
     sl_tok *tok;
     sl_status status = sl_mem_new(budget, 1, sizeof *tok, "tokenizer", &tok, err);

@@ -1,6 +1,6 @@
-/* The bits of arithmetic version 1: XXH3-64 of all logits of a text, on tiny models made from a seed. They were computed
- * by the scalar reference on x86-64 and hold on every processor, compiler and level. A rule that changes them raises
- * SL_ARITHMETIC_VERSION, and this table with it. */
+/* The bits of arithmetic version 1: XXH3-64 of all logits of a text, on tiny models made from a seed. They were
+ * computed by the scalar reference on x86-64 and hold on every processor, compiler and level. A rule that changes them
+ * raises SL_ARITHMETIC_VERSION, and this table with it. */
 #include <inttypes.h>
 #include <setjmp.h>
 #include <stdarg.h>

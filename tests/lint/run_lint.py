@@ -121,6 +121,19 @@ def no_print_or_exit(_build):
 
 
 @check
+def no_libm_transcendental(_build):
+    """no function of libm whose last bit differs between libraries (perplexity, which is only shown, excepted)"""
+    found = []
+    names = "exp exp2 expm1 log log2 log10 log1p pow sin cos tan asin acos atan atan2 sinh cosh tanh cbrt hypot erf".split()
+    pattern = re.compile(r"(?<![\w>.])(" + "|".join(names) + r")[fl]?\s*\(")
+    for path in files(".c", ".h", roots=("src",)):
+        for number, line in enumerate(code_of(path).splitlines(), 1):
+            if (match := pattern.search(line)) and "*perplexity" not in line:
+                found.append(f"{path}:{number}: {match.group(1)}")
+    return found
+
+
+@check
 def no_fast_math(_build):
     """no flag or pragma that changes the bits"""
     found = []
