@@ -14,7 +14,13 @@
 #include "common/effort.h"
 #include "common/tiny_run.h"
 
-enum { LONG = EFFORT_IS_SANITIZED ? 2200 : 5300, MOST = 400 };
+enum {
+    LONG = EFFORT_IS_SANITIZED ? 1300 : 5300,
+    SHORT = EFFORT_IS_SANITIZED ? 70 : 150,
+    MOST = 400,
+    N_READ = EFFORT_IS_SANITIZED ? 500 : 1500, /* then drawn: */
+    N_DRAWN = EFFORT_IS_SANITIZED ? 60 : 200
+};
 
 static int32_t text[LONG]; /* a text with repetitions, so that the n-gram drafter has work */
 
@@ -92,7 +98,7 @@ static void logits_do_not_depend_on_the_way(void **unused)
     model.emb_type = TINY_TYPE_Q8_0;
     tiny_run_open(&run, &model, sl_cpu_best());
     for (int type = 0; type < SL_KV_TYPE_COUNT; type++)
-        compare_ways(&run, (sl_kv_type)type, ways, sizeof ways / sizeof ways[0], LONG);
+        compare_ways(&run, (sl_kv_type)type, ways, EFFORT_IS_SANITIZED ? 3 : sizeof ways / sizeof ways[0], LONG);
     tiny_run_close(&run);
 }
 
@@ -103,7 +109,7 @@ static void every_level_gives_the_same_logits(void **unused)
                                      TINY_TYPE_Q8_0, TINY_TYPE_Q4_0, TINY_TYPE_Q4_1};
     static uint64_t want[MOST], got[MOST];
     int n_compared = 0;
-    for (size_t i = 0; i < sizeof types / sizeof types[0]; i++)
+    for (size_t i = 0; i < sizeof types / sizeof types[0]; i += EFFORT_IS_SANITIZED ? 5 : 1)
         for (int type = 0; type < SL_KV_TYPE_COUNT; type++)
             for (int level = 0; level < SL_CPU_LEVEL_COUNT; level++) {
                 if (!sl_cpu_has((sl_cpu_level)level))
@@ -113,9 +119,9 @@ static void every_level_gives_the_same_logits(void **unused)
                 model.weight_type = model.emb_type = types[i];
                 model.separate_output = i % 2 == 1;
                 tiny_run_open(&run, &model, (sl_cpu_level)level);
-                score(&run, (sl_kv_type)type, &base_ways, 150, level == 0 ? want : got);
+                score(&run, (sl_kv_type)type, &base_ways, SHORT, level == 0 ? want : got);
                 tiny_run_close(&run);
-                if (level > 0 && memcmp(want, got, 150 * sizeof *want) != 0)
+                if (level > 0 && memcmp(want, got, SHORT * sizeof *want) != 0)
                     fail_msg("weight type %u, KV type %d, level %s: logits differ", types[i], type,
                              sl_cpu_level_name((sl_cpu_level)level));
                 n_compared += level > 0;
@@ -208,8 +214,8 @@ static void speculation_never_changes_the_text(void **unused)
 {
     (void)unused;
     static const case_of cases[] = {
-        {0.0f, 0, 1.0f, 0.0f, 1, SL_KV_TYPE_Q8_0, 1000, 90},
-        {0.8f, 0, 1.0f, 0.0f, 2, SL_KV_TYPE_Q8_0, EFFORT_IS_SANITIZED ? 1020 : 4090, 90},
+        {0.0f, 0, 1.0f, 0.0f, 1, SL_KV_TYPE_Q8_0, EFFORT_IS_SANITIZED ? 100 : 1000, 90},
+        {0.8f, 0, 1.0f, 0.0f, 2, SL_KV_TYPE_Q8_0, EFFORT_IS_SANITIZED ? 310 : 4090, 90},
         {1.2f, 40, 0.9f, 0.0f, 3, SL_KV_TYPE_F16, 63, 90},
         {1.2f, 0, 1.0f, 0.05f, 4, SL_KV_TYPE_Q8_0, 1, 140},
         {0.8f, 0, 0.95f, 0.0f, 5, SL_KV_TYPE_F16, 2047, 300},
@@ -223,7 +229,7 @@ static void speculation_never_changes_the_text(void **unused)
         const case_of *c = &cases[i];
         sl_generate_result result = draw(&run, c, 0, NULL, &plain);
         assert_int_equal(c->n_predict - 1, result.n_passes);
-        for (size_t k = 0; k < sizeof drafts / sizeof drafts[0]; k++) {
+        for (size_t k = 0; k < sizeof drafts / sizeof drafts[0]; k += EFFORT_IS_SANITIZED ? 3 : 1) {
             size_t n = drafts[k];
             draw(&run, c, n, NULL, &got);
             expect_same(&plain, &got, c, n, "n-gram");
@@ -270,20 +276,20 @@ static void decoding_equals_prefill(void **unused)
     model.weight_type = TINY_TYPE_Q4_0;
     tiny_run_open(&run, &model, sl_cpu_best());
     static drawn plain;
-    const case_of c = {1.0f, 0, 1.0f, 0.0f, 9, SL_KV_TYPE_Q8_0, 1500, 200};
+    const case_of c = {1.0f, 0, 1.0f, 0.0f, 9, SL_KV_TYPE_Q8_0, N_READ, N_DRAWN};
     draw(&run, &c, 8, NULL, &plain);
-    static int32_t all[2000];
-    memcpy(all, text, 1500 * sizeof *all);
-    memcpy(all + 1500, plain.ids, 200 * sizeof *all);
+    static int32_t all[N_READ + N_DRAWN];
+    memcpy(all, text, N_READ * sizeof *all);
+    memcpy(all + N_READ, plain.ids, N_DRAWN * sizeof *all);
     sl_err err = {SL_OK, ""};
     sl_pool *pool;
     const sl_sampling sampling = {1.0f, 0, 1.0f, 0.0f, 9};
-    redraw r = {NULL, 1500, all, 1700};
+    redraw r = {NULL, N_READ, all, N_READ + N_DRAWN};
     assert_int_equal(SL_OK, sl_sampler_create(&sampling, run.weights->hp.n_vocab, &run.kernels, &run.budget,
                                               &r.sampler, &err));
-    sl_session *session = tiny_session(&run, SL_KV_TYPE_Q8_0, &base_ways, 1700, &pool);
+    sl_session *session = tiny_session(&run, SL_KV_TYPE_Q8_0, &base_ways, N_READ + N_DRAWN, &pool);
     const sl_feed_watch watch = {.logits = redraw_row, .arg = &r};
-    if (sl_session_feed(session, all, 1700, &watch, &err) != SL_OK)
+    if (sl_session_feed(session, all, N_READ + N_DRAWN, &watch, &err) != SL_OK)
         fail_msg("%s", err.text);
     tiny_session_end(session, pool);
     sl_sampler_destroy(r.sampler);
