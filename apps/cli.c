@@ -25,6 +25,10 @@ void cli_init(cli *c)
     action.sa_flags = (int)SA_RESETHAND;
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
+    /* A file size limit is an error of the write, to be named like any other. */
+    action.sa_handler = SIG_IGN;
+    action.sa_flags = 0;
+    sigaction(SIGXFSZ, &action, NULL);
 }
 
 double cli_seconds(void)

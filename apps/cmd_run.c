@@ -201,7 +201,7 @@ static sl_status print_json(run_state *r, const sl_draw_result *result, sl_err *
         {"read_s", s.read_s}, {"write_s", s.write_s},
         {"verified_rows_per_s", per((double)s.n_rows, s.decode_s)},
         {"accepted_tokens_per_s", per((double)s.n_tokens, s.decode_s)},
-        {"tokens_per_pass", s.n_passes ? (double)(s.n_tokens - 1) / (double)s.n_passes : 0.0},
+        {"tokens_per_pass", s.n_passes && s.n_tokens ? (double)(s.n_tokens - 1) / (double)s.n_passes : 0.0},
     };
     for (size_t i = 0; i < sizeof measures / sizeof measures[0]; i++) {
         sl_json_key(&j, measures[i].key);
@@ -272,6 +272,8 @@ static sl_status work(run_state *r, sl_err *err)
     sl_draw_result result = {SL_FINISH_REASON_CANCELLED, 0};
     if (status == SL_OK)
         status = answer(r, &result, err);
+    if (status == SL_CANCELLED) /* in the prefill: the object says so, with no text */
+        return m->json && print_json(r, &result, NULL) != SL_OK ? SL_FAILED : status;
     if (status != SL_OK)
         return status;
     if (r->n_text > 0 && r->text[r->n_text - 1] != '\n')

@@ -1,6 +1,9 @@
 /* sluice score: log-probability of every token of a text, the best candidates, perplexity. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "cli.h"
 
@@ -30,7 +33,8 @@ static bool parse(score_state *s, int argc, char **argv, int *exit_code, sl_err 
     sl_arg options[OWN_OPTIONS + CLI_MACHINE_OPTIONS];
     const sl_args_table table = {
         .usage = "sluice score -m MODEL.gguf -f TEXT [options]",
-        .about = "Reads a text as the model sees it and reports how likely each next token was.",
+        .about = "Reads a text as the model sees it and reports how likely each next token was. Columns: position, "
+                 "token id, log-probability of the token that follows, best candidates as id:log-probability.",
         .options = options,
         .n_options = cli_machine_table(&s->machine, own, OWN_OPTIONS, options),
     };
@@ -149,17 +153,35 @@ static sl_status score_all(score_state *s, sl_err *err)
                 (unsigned long long)stats.bytes_written, stats.io_mode);
     if (s->write_failed)
         return sl_text_error(err, SL_FAILED, "%s: cannot write", s->logits_path);
-    if (status != SL_OK)
+    if (status != SL_OK && !(status == SL_CANCELLED && s->machine.json))
         return status;
     if (!s->machine.json) {
         printf("perplexity %.6g over %zu tokens\n", perplexity, s->tokens.n - 1);
         return SL_OK;
     }
     sl_json_array_end(&s->j);
-    sl_json_key(&s->j, "perplexity");
-    sl_json_float(&s->j, (float)perplexity);
+    sl_json_key(&s->j, "perplexity"); /* null when there is none */
+    sl_json_float(&s->j, status == SL_OK ? (float)perplexity : NAN);
+    if (status == SL_CANCELLED) {
+        sl_json_key(&s->j, "cancelled");
+        sl_json_bool(&s->j, true);
+    }
     sl_json_object_end(&s->j);
-    return sl_json_finish(&s->j, err);
+    sl_status written = sl_json_finish(&s->j, status == SL_OK ? err : NULL);
+    return status == SL_OK ? written : status;
+}
+
+/* The logits must not take the place of what they are made from. */
+static sl_status open_logits(score_state *s, sl_err *err)
+{
+    struct stat out, in;
+    const char *inputs[] = {s->machine.engine.model, s->machine.file};
+    bool exists = stat(s->logits_path, &out) == 0;
+    for (int i = 0; exists && i < 2; i++)
+        if (stat(inputs[i], &in) == 0 && in.st_dev == out.st_dev && in.st_ino == out.st_ino)
+            return sl_text_error(err, SL_USAGE, "--logits %s is the same file as %s", s->logits_path, inputs[i]);
+    s->logits = fopen(s->logits_path, "wb");
+    return s->logits ? SL_OK : sl_text_error(err, SL_FAILED, "%s: cannot write", s->logits_path);
 }
 
 static sl_status work(score_state *s, sl_err *err)
@@ -167,13 +189,16 @@ static sl_status work(score_state *s, sl_err *err)
     sl_status status = read_text(s, err);
     if (status == SL_OK)
         status = make_context(s, err);
-    if (status == SL_OK && s->logits_path && !(s->logits = fopen(s->logits_path, "wb")))
-        status = sl_text_error(err, SL_FAILED, "%s: cannot write", s->logits_path);
+    if (status == SL_OK && s->logits_path)
+        status = open_logits(s, err);
     if (status != SL_OK)
         return status;
     status = score_all(s, err);
     if (s->logits && fclose(s->logits) != 0 && status == SL_OK)
         status = sl_text_error(err, SL_FAILED, "%s: cannot write", s->logits_path);
+    struct stat made;
+    if (s->logits && status != SL_OK && stat(s->logits_path, &made) == 0 && S_ISREG(made.st_mode))
+        unlink(s->logits_path); /* half a file must not pass for a whole one */
     return status;
 }
 

@@ -73,6 +73,8 @@ int cmd_tokenize(int argc, char **argv, sl_err *err)
     if (status == SL_OK && n_dropped > 0)
         fprintf(stderr, "sluice: warning: %llu bytes of the text are not in the model's vocabulary and were dropped\n",
                 (unsigned long long)n_dropped);
+    if (status == SL_OK && cli_interrupted(NULL))
+        status = sl_text_error(err, SL_CANCELLED, "interrupted");
     if (status == SL_OK)
         status = print_ids(&o, &tokens, err);
     if (engine)

@@ -1,7 +1,9 @@
 /* The command line: one subcommand a file. Exit codes: 0 done, 1 failed, 2 usage, 3 refused before work, 4 damaged or
  * foreign file, 130 interrupted. */
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cli.h"
 
@@ -38,8 +40,30 @@ static int usage_error(const char *word)
     return SL_USAGE;
 }
 
+/* A program may be started without standard input, output or error. The next file opened would take the number, and
+ * what is printed would go into it: so the numbers are taken first. */
+static bool take_standard_files(void)
+{
+    for (int fd = 0; fd <= STDERR_FILENO; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd == 0 ? O_RDONLY : O_WRONLY) != fd)
+            return false;
+    return true;
+}
+
+/* What was printed must have got there. */
+static int finish(const char *word, int code)
+{
+    if ((fflush(stdout) != 0 || ferror(stdout)) && code == SL_OK) {
+        fprintf(stderr, "sluice%s%s: cannot write to standard output\n", *word ? " " : "", word);
+        return SL_FAILED;
+    }
+    return code;
+}
+
 int main(int argc, char **argv)
 {
+    if (!take_standard_files())
+        return SL_FAILED;
     if (argc < 2) {
         print_help(stderr);
         return SL_USAGE;
@@ -47,11 +71,11 @@ int main(int argc, char **argv)
     const char *word = argv[1];
     if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0 || strcmp(word, "help") == 0) {
         print_help(stdout);
-        return SL_OK;
+        return finish("", SL_OK);
     }
     if (strcmp(word, "--version") == 0) {
         printf("sluice %s, arithmetic %d\n", SL_VERSION, SL_ARITHMETIC_VERSION);
-        return SL_OK;
+        return finish("", SL_OK);
     }
     for (size_t i = 0; i < N_COMMANDS; i++) {
         if (strcmp(word, commands[i].name) != 0)
@@ -60,11 +84,7 @@ int main(int argc, char **argv)
         int code = commands[i].run(argc - 2, argv + 2, &err);
         if (code != SL_OK && err.text[0])
             fprintf(stderr, "sluice %s: %s\n", word, err.text);
-        if ((fflush(stdout) != 0 || ferror(stdout)) && code == SL_OK) {
-            fprintf(stderr, "sluice %s: cannot write to standard output\n", word);
-            code = SL_FAILED;
-        }
-        return code;
+        return finish(word, code);
     }
     return usage_error(word);
 }

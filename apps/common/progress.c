@@ -9,6 +9,7 @@ enum { BAR_CELLS = 24 };
 
 static const double TERMINAL_INTERVAL_S = 0.1;
 static const double PLAIN_INTERVAL_S = 10.0;
+static const double PLAIN_FIRST_S = 3.0; /* a sign of life */
 static const double EARLY_S = 3.0; /* before it, starting up weighs too much */
 
 void sl_progress_init(sl_progress *progress, FILE *file, bool is_terminal)
@@ -91,7 +92,8 @@ void sl_progress_update(sl_progress *progress, const sl_progress_state *given, d
         progress->early_s = now_s - progress->started_s;
         progress->early_done = state.done - progress->started_done;
     }
-    double interval_s = progress->is_terminal ? TERMINAL_INTERVAL_S : PLAIN_INTERVAL_S;
+    bool has_drawn = progress->drawn_done != UINT64_MAX;
+    double interval_s = progress->is_terminal ? TERMINAL_INTERVAL_S : has_drawn ? PLAIN_INTERVAL_S : PLAIN_FIRST_S;
     /* Elsewhere than on a terminal a phase too short for its first line needs no last one either. */
     bool is_end = state.total > 0 && state.done == state.total && progress->drawn_done != state.done &&
                   (progress->is_terminal || progress->drawn_done != UINT64_MAX);

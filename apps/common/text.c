@@ -28,12 +28,12 @@ static sl_status open_text(const char *path, FILE **out, sl_err *err)
 {
     struct stat info;
     if (stat(path, &info) != 0)
-        return sl_text_error(err, SL_USAGE, "%s: %s", path, strerror(errno));
+        return sl_text_error(err, SL_FAILED, "%s: %s", path, strerror(errno));
     if (S_ISDIR(info.st_mode))
-        return sl_text_error(err, SL_USAGE, "%s: is a folder; expected a text file, or - for standard input", path);
+        return sl_text_error(err, SL_FAILED, "%s: is a directory, expected a text file, or - for standard input", path);
     *out = fopen(path, "rb");
     if (!*out)
-        return sl_text_error(err, SL_USAGE, "%s: %s", path, strerror(errno));
+        return sl_text_error(err, SL_FAILED, "%s: %s", path, strerror(errno));
     return SL_OK;
 }
 

@@ -23,8 +23,8 @@
 sl_status sl_text_error(sl_err *err, sl_status status, const char *fmt, ...) SL_TEXT_PRINTF(3, 4);
 
 /* The whole file, or standard input for "-". `*out` ends with a NUL that `*out_bytes` does not count (the text
- * may hold others); owned by caller, free(). Folder, missing or unreadable file: SL_USAGE; more than
- * `limit_bytes`: SL_REFUSED; read error or no memory: SL_FAILED. */
+ * may hold others); owned by caller, free(). More than `limit_bytes`: SL_REFUSED. Folder,
+ * missing or unreadable file, read error, no memory: SL_FAILED. */
 sl_status sl_text_read(const char *path, uint64_t limit_bytes, char **out, size_t *out_bytes,
                        sl_err *err) SL_TEXT_CHECK;
 

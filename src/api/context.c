@@ -25,8 +25,12 @@ struct sl_context {
 
 static sl_status check_options(const sl_engine *engine, const sl_context_options *o, size_t *n_context, sl_err *err)
 {
-    if (o->window_tokens % SL_TILE != 0)
-        return sl_err_set(err, SL_USAGE, "window is %zu tokens, expected a multiple of %d", o->window_tokens, SL_TILE);
+    enum { MAX_WINDOW = 1 << 20 };
+    if (o->window_tokens % SL_TILE != 0 || o->window_tokens > MAX_WINDOW)
+        return sl_err_set(err, SL_USAGE, "window is %zu tokens, expected a multiple of %d up to %d", o->window_tokens,
+                          SL_TILE, MAX_WINDOW);
+    if (o->cache != SL_CACHE_Q8_0 && o->cache != SL_CACHE_F16)
+        return sl_err_set(err, SL_USAGE, "cache type is %d, expected SL_CACHE_Q8_0 or SL_CACHE_F16", (int)o->cache);
     if (o->max_drafts > 255)
         return sl_err_set(err, SL_USAGE, "drafts are %zu, expected 0 to 255", o->max_drafts);
     if (o->rope_scale != 0.0 && !(o->rope_scale >= 1.0 && o->rope_scale <= 1e6))
@@ -370,7 +374,9 @@ void sl_context_get_stats(const sl_context *context, sl_stats *out)
     out->read_s = kv.read_s;
     out->write_s = kv.write_s;
     out->compute_s = out->prefill_s + out->decode_s - kv.wait_s - kv.write_s;
-    out->kv_bytes = sl_kv_tokens(sl_session_kv(context->session), 0) * context->plan.kv_token_bytes;
+    /* the last layer has what all have */
+    out->kv_bytes = sl_kv_tokens(sl_session_kv(context->session), context->engine->hp.n_layers - 1) *
+                    context->plan.kv_token_bytes;
     out->resident_bytes = kv.bytes_resident;
     out->bytes_read = kv.bytes_read;
     out->bytes_written = kv.bytes_written;

@@ -11,7 +11,8 @@ enum {
     /* What lives outside the budget's sight: touched stack pages and library state per thread, heap fragmentation,
      * tables of libc and PCRE2, page tables. Measured at 1 to 2 MiB; the rest is margin. */
     PROGRAM_MARGIN = 3 << 20,
-    THREAD_MARGIN = 96 << 10
+    THREAD_MARGIN = 96 << 10,
+    UNKNOWN_RSS = 16 << 20 /* where the system does not tell */
 };
 
 static void forward_log(void *arg, sl_log_level level, const char *text)
@@ -34,7 +35,9 @@ static sl_status set_budget(sl_engine *engine, sl_err *err)
     if (ram == 0)
         ram = sl_os_free_memory_bytes() / 2;
     engine->ram_bytes = ram;
-    engine->program_bytes = sl_os_rss_bytes() + PROGRAM_MARGIN + engine->options.n_threads * (uint64_t)THREAD_MARGIN;
+    uint64_t now = sl_os_rss_bytes();
+    engine->program_bytes = (now ? now : UNKNOWN_RSS) + PROGRAM_MARGIN;
+    engine->program_bytes += engine->options.n_threads * (uint64_t)THREAD_MARGIN;
     sl_budget_init(&engine->budget, ram > engine->program_bytes ? ram - engine->program_bytes : 0);
     uint64_t peak = sl_os_peak_rss_bytes();
     if (ram <= engine->program_bytes || peak > ram)
@@ -55,10 +58,13 @@ static sl_status check_weights_fit(const sl_engine *engine, const sl_gguf *gguf,
     }
     if (bytes <= left)
         return SL_OK;
+    double mib = 1 << 20;
     return sl_err_set(err, SL_REFUSED,
-                      "memory budget of %" PRIu64 " bytes is too small: weights %" PRIu64 ", program %" PRIu64
-                      ", tokenizer %" PRIu64 ", and the context on top",
-                      engine->ram_bytes, bytes, engine->program_bytes, engine->budget.used_bytes);
+                      "memory budget of %.1f MiB is too small: weights %.1f MiB, program %.1f, tokenizer %.1f make "
+                      "%.1f, and the context comes on top",
+                      (double)engine->ram_bytes / mib, (double)bytes / mib, (double)engine->program_bytes / mib,
+                      (double)engine->budget.used_bytes / mib,
+                      (double)(bytes + engine->program_bytes + engine->budget.used_bytes) / mib);
 }
 
 /* The model's own default template, if the file has one. */

@@ -7,6 +7,7 @@
 #include "platform/vfs.h"
 
 enum {
+    MIB = 1 << 20,
     N_SLOTS = 2,
     MAX_SLOT_BYTES = 128 << 20,
     RING_SHARE = 6,      /* of what is left for a context, the ring takes one part in so many */
@@ -44,13 +45,19 @@ static size_t choose_window(sl_session_options *session, size_t prompt_tokens, u
     return SL_TILE;
 }
 
+static double mib(uint64_t bytes)
+{
+    return (double)bytes / (double)MIB;
+}
+
 static sl_status refuse(const sl_engine *engine, const sl_plan *plan, uint64_t least, sl_err *err)
 {
     return sl_err_set(err, SL_REFUSED,
-                      "memory budget of %" PRIu64 " bytes is too small, %" PRIu64 " would do: program %" PRIu64
-                      ", weights %" PRIu64 ", tables %" PRIu64 ", ring %" PRIu64 ", smallest window %" PRIu64,
-                      engine->ram_bytes, least + NOISE_BYTES, plan->program_bytes, plan->weight_bytes,
-                      plan->table_bytes, plan->ring_bytes, plan->window_bytes);
+                      "memory budget of %.1f MiB is too small, %" PRIu64 "M would do: program %.1f MiB, weights %.1f, "
+                      "tables %.1f, ring %.1f, smallest window and burst %.1f",
+                      mib(engine->ram_bytes), (least + NOISE_BYTES + MIB - 1) / MIB, mib(plan->program_bytes),
+                      mib(plan->weight_bytes), mib(plan->table_bytes), mib(plan->ring_bytes),
+                      mib(plan->window_bytes));
 }
 
 /* Slot size: what the caller asked for, else a share of the room; never more than the cache itself needs. */

@@ -228,6 +228,16 @@ static sl_status frame_of(const sl_engine *engine, chat_frame *out, sl_err *err)
 
 /* ---------------------------------------------------------------------------------------------------------- prompts */
 
+/* Named before anything is put in front of it. */
+static sl_status check_text(const char *what, const char *text, size_t size, sl_err *err)
+{
+    size_t good = sl_utf8_check(text, size);
+    if (good == size)
+        return SL_OK;
+    return sl_err_set(err, SL_FAILED, "the %s is not UTF-8: byte 0x%02x at offset %zu", what,
+                      (unsigned)(unsigned char)text[good], good);
+}
+
 static sl_status encode_question(sl_engine *engine, const sl_prompt *prompt, sl_tokens *out, uint64_t *n_dropped,
                                  sl_err *err)
 {
@@ -237,8 +247,7 @@ static sl_status encode_question(sl_engine *engine, const sl_prompt *prompt, sl_
     if (status != SL_OK)
         return status;
     memcpy(text, "\n\n", gap);
-    if (prompt->question_size > 0)
-        memcpy(text + gap, prompt->question, prompt->question_size);
+    memcpy(text + gap, prompt->question, prompt->question_size);
     status = encode(engine, text, prompt->question_size + gap, false, out, n_dropped, err);
     sl_mem_free(&engine->budget, text);
     return status;
@@ -260,6 +269,10 @@ sl_status sl_engine_prompt(sl_engine *engine, const sl_prompt *prompt, sl_tokens
     chat_frame frame = {"", ""};
     uint64_t n_dropped = 0;
     sl_status status = prompt->chat ? frame_of(engine, &frame, err) : SL_OK;
+    if (status == SL_OK && prompt->document)
+        status = check_text("document", prompt->document, prompt->document_size, err);
+    if (status == SL_OK && prompt->question)
+        status = check_text("question", prompt->question, prompt->question_size, err);
     if (status == SL_OK)
         status = add_id(engine, sl_tok_bos(engine->tok), out, err);
     if (status == SL_OK)
@@ -267,7 +280,7 @@ sl_status sl_engine_prompt(sl_engine *engine, const sl_prompt *prompt, sl_tokens
     size_t before = out->n;
     if (status == SL_OK && prompt->document)
         status = encode(engine, prompt->document, prompt->document_size, false, out, &n_dropped, err);
-    if (status == SL_OK && prompt->question)
+    if (status == SL_OK && prompt->question_size > 0)
         status = encode_question(engine, prompt, out, &n_dropped, err);
     if (status == SL_OK && out->n == before)
         status = sl_err_set(err, SL_USAGE, "the prompt is empty after tokenising");

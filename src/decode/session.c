@@ -10,6 +10,7 @@ struct sl_session {
     sl_kv *kv;
     sl_graph *graph; /* of windows, then of bursts */
     bool bursting;
+    uint64_t reserved_bytes; /* what bursts need beyond the window's memory */
     sl_ngram *ngram;
     int32_t *history; /* [max_tokens + 1] every token, fed or drawn */
     size_t n_history;
@@ -46,6 +47,20 @@ uint64_t sl_session_bytes(const sl_session_options *o)
            (window_bytes > burst_bytes ? window_bytes : burst_bytes);
 }
 
+/* All that the session will ever need is taken at once: what was planned cannot be lost to another session. */
+static sl_status create_window(sl_session *s, sl_err *err)
+{
+    sl_graph_options window = graph_options(&s->options, false), burst = graph_options(&s->options, true);
+    uint64_t window_bytes = sl_graph_bytes(&window), burst_bytes = s->options.will_decode ? sl_graph_bytes(&burst) : 0;
+    sl_status status = sl_graph_create(&window, &s->graph, err);
+    if (status == SL_OK && burst_bytes > window_bytes) {
+        status = sl_budget_take(s->options.budget, burst_bytes - window_bytes, "rows of a burst", err);
+        if (status == SL_OK)
+            s->reserved_bytes = burst_bytes - window_bytes;
+    }
+    return status;
+}
+
 sl_status sl_session_create(const sl_session_options *options, sl_session **out, sl_err *err)
 {
     *out = NULL;
@@ -62,6 +77,8 @@ sl_status sl_session_create(const sl_session_options *options, sl_session **out,
     if (status == SL_OK && options->ngram)
         status = sl_ngram_create(options->max_tokens + 1, budget, &s->ngram, err);
     if (status == SL_OK)
+        status = create_window(s, err);
+    if (status == SL_OK)
         status = sl_kv_create(&options->kv, &s->kv, err);
     if (status != SL_OK) {
         sl_session_destroy(s);
@@ -77,6 +94,7 @@ void sl_session_destroy(sl_session *s)
         return;
     sl_kv_destroy(s->kv);
     sl_graph_destroy(s->graph);
+    sl_budget_give(s->options.budget, s->reserved_bytes);
     sl_ngram_destroy(s->ngram);
     sl_mem_free(s->options.budget, s->logits);
     sl_mem_free(s->options.budget, s->history);
@@ -172,12 +190,6 @@ sl_status sl_session_feed(sl_session *s, const int32_t *ids, size_t n, const sl_
                           s->options.max_tokens);
     if (n == 0)
         return SL_OK;
-    if (!s->graph) {
-        sl_graph_options options = graph_options(&s->options, false);
-        sl_status status = sl_graph_create(&options, &s->graph, err);
-        if (status != SL_OK)
-            return status;
-    }
     memcpy(s->history + s->n_history, ids, n * sizeof *ids);
     s->n_history += n;
     s->watch = watch;
@@ -205,6 +217,8 @@ static sl_status start_bursting(sl_session *s, sl_err *err)
     uint64_t before = sl_budget_left(s->options.budget);
     sl_graph_destroy(s->graph);
     s->graph = NULL;
+    sl_budget_give(s->options.budget, s->reserved_bytes);
+    s->reserved_bytes = 0;
     sl_graph_options options = graph_options(&s->options, true);
     sl_status status = sl_graph_create(&options, &s->graph, err);
     if (status != SL_OK)

@@ -59,6 +59,7 @@ static sl_attn_options attn_options(const sl_graph_options *options)
         .geom = options->geom,
         .n_heads = options->weights->hp.n_heads,
         .max_rows = options->max_rows,
+        .scale = options->weights->hp.attn_scale,
     };
 }
 

@@ -100,6 +100,31 @@ static sl_status check_shape(const sl_gguf *gguf, const sl_hparams *hp, sl_err *
     return SL_OK;
 }
 
+/* Keys that change what a layer computes: known or refused, never passed over. */
+static sl_status read_scales(const sl_gguf *gguf, sl_hparams *hp, sl_err *err)
+{
+    double scale = 0.0, logit_scale = 1.0;
+    uint64_t span = 0;
+    sl_status status = SL_OK;
+    if (sl_gguf_find(gguf, "llama.attention.scale"))
+        status = sl_gguf_get_float(gguf, "llama.attention.scale", &scale, err);
+    if (status == SL_OK && !(scale >= 0.0 && scale <= 1e6))
+        status = sl_err_set(err, SL_DAMAGED, "%s: llama.attention.scale is %g, expected 0 to 1e6", sl_gguf_path(gguf),
+                            scale);
+    if (status == SL_OK && sl_gguf_find(gguf, "llama.logit_scale"))
+        status = sl_gguf_get_float(gguf, "llama.logit_scale", &logit_scale, err);
+    if (status == SL_OK && logit_scale != 1.0 && logit_scale != 0.0)
+        status = sl_err_set(err, SL_REFUSED, "%s: llama.logit_scale is %g, which is not supported", sl_gguf_path(gguf),
+                            logit_scale);
+    if (status == SL_OK && sl_gguf_find(gguf, "llama.attention.sliding_window"))
+        status = sl_gguf_get_uint(gguf, "llama.attention.sliding_window", 0, UINT32_MAX, &span, err);
+    if (status == SL_OK && span > 0 && span < hp->n_ctx_train)
+        status = sl_err_set(err, SL_REFUSED, "%s: llama.attention.sliding_window is %" PRIu64
+                            ": sliding windows are not supported", sl_gguf_path(gguf), span);
+    hp->attn_scale = (float)scale;
+    return status;
+}
+
 static sl_status read_dims(const sl_gguf *gguf, sl_hparams *hp, sl_err *err)
 {
     double eps = 0.0;
@@ -143,6 +168,8 @@ sl_status sl_hparams_read(const sl_gguf *gguf, sl_hparams *out, sl_err *err)
     status = read_dims(gguf, out, err);
     if (status == SL_OK)
         status = check_shape(gguf, out, err);
+    if (status == SL_OK)
+        status = read_scales(gguf, out, err);
     if (status == SL_OK)
         status = read_rope(gguf, out, err);
     if (status != SL_OK)

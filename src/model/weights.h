@@ -31,6 +31,7 @@ typedef struct sl_hparams {
     uint32_t n_embd, n_ff, n_vocab;
     uint32_t n_ctx_train;
     float norm_eps;
+    float attn_scale; /* of the scores; 0: 1 / sqrt(head_dim) */
     double rope_base;
     double rope_factor; /* linear scaling: position / factor */
     uint32_t rope_dims; /* of a head: the first so many are rotated */

@@ -45,8 +45,8 @@ def watch(argv):
 
 def least_budget(argv):
     done = watch(argv + ["--ram", "106M"])
-    found = re.search(r"(\d+) would do", done["err"])
-    return int(found.group(1)) if done["code"] == 3 and found else None
+    found = re.search(r"(\d+)M would do", done["err"])
+    return int(found.group(1)) << 20 if done["code"] == 3 and found else None
 
 
 def hash_pipe(path, out):

@@ -126,8 +126,8 @@ def input_cases(bench, model, doc):
     cases = [
         ("missing model", ["run", "-m", missing, "-p", "x"], (1, 2, 4), r"missing.*No such file"),
         ("folder as model", ["run", "-m", folder, "-p", "x"], (1, 2, 4), r"folder|directory"),
-        ("missing text", ["run", "-m", model, "-f", missing, "-p", "x"], 2, r"missing.*No such file"),
-        ("folder as text", ["score", "-m", model, "-f", folder], 2, r"folder|directory"),
+        ("missing text", ["run", "-m", model, "-f", missing, "-p", "x"], 1, r"missing.*No such file"),
+        ("folder as text", ["score", "-m", model, "-f", folder], 1, r"directory"),
         ("text not UTF-8", ["run", "-m", model, "-f", latin, "-p", "x"], (1, 2, 4), r"UTF-8.*\b3\b|\b3\b.*UTF-8"),
         ("question not UTF-8", ["run", "-m", model, "-p", b"\xff\xfe"], (1, 2, 4), r"UTF-8"),
         ("tokenize not UTF-8", ["tokenize", "-m", model, "-f", latin], (1, 2, 4), r"UTF-8"),
@@ -340,6 +340,44 @@ def good_cases(bench, model, doc):
     report("good: generation ends at the trained context", problems)
 
 
+def descriptor_cases(bench, model, doc):
+    """Started without standard files, with full ones, with outputs over inputs."""
+    size, logits = {}, str(bench.folder / "logits")
+    for closed in ("", " 2>&-", " >&- 2>&- <&-"):
+        done = subprocess.run(["sh", "-c", f'exec "$@"{closed}', "-", bench.program, "score", "-m", model, "-f", doc,
+                               "--verbose", "--logits", logits], capture_output=True, timeout=TIMEOUT_S)
+        size[closed] = (done.returncode, os.path.getsize(logits))
+    report("descriptors: what is printed never goes into a file of the program's own",
+           [] if set(size.values()) == {(0, size[""][1])} else [str(size)])
+    before = Path(model).read_bytes()
+    refusal(bench, "descriptors: --logits over the model", ["score", "-m", model, "-f", doc, "--logits", model], 2,
+            r"same file")
+    report("descriptors: the model is untouched", [] if Path(model).read_bytes() == before else ["it was changed"])
+    problems = []
+    for argv in (["--help"], ["--version"], ["tokenize", "-m", model, "-f", doc],
+                 ["score", "-m", model, "-f", doc], ["run", "-m", model, "-f", doc, "-p", "x", "--json"]):
+        with open("/dev/full", "wb") as full:
+            done = subprocess.run([bench.program, *argv], stdout=full, stderr=subprocess.PIPE, timeout=TIMEOUT_S)
+        if done.returncode != 1:
+            problems.append(f"{argv[0]}: exit code {done.returncode}")
+    report("descriptors: output that cannot be written is a failure", problems)
+    problems = []
+    for command in ("run", "score", "tokenize"):
+        process = subprocess.Popen([bench.program, command, "-m", model, "-f", "-"], stdin=subprocess.PIPE,
+                                   stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        time.sleep(1)
+        process.send_signal(signal.SIGINT)
+        try:
+            process.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+        process.stderr.close()
+        process.stdin.close()
+        if process.wait() != 130:
+            problems.append(f"{command}: exit code {process.returncode}")
+    report("interrupt: Ctrl-C while standard input is read ends with 130", problems)
+
+
 def interrupt_case(bench):
     name = "interrupt: Ctrl-C ends with 130"
     real, text = os.environ.get("SLUICE_DEMO_MODEL"), Path("/usr/share/common-licenses/GPL-3")
@@ -351,13 +389,14 @@ def interrupt_case(bench):
     time.sleep(3)
     process.send_signal(signal.SIGINT)
     try:
-        _, stderr = process.communicate(timeout=20)
+        stdout, stderr = process.communicate(timeout=20)
     except subprocess.TimeoutExpired:
         process.kill()
         process.communicate()
         report(name, ["still running 20 s after the signal"])
         return
-    report(name, [] if process.returncode == 130 else [f"exit code {process.returncode}", stderr[-300:]])
+    told = json.loads(stdout)["finish_reason"] if process.returncode == 130 else ""
+    report(name, [] if told == "cancelled" else [f"exit code {process.returncode}", told, stderr[-300:]])
 
 
 def main():
@@ -375,6 +414,7 @@ def main():
         storage_cases(bench)
         model_cases(bench, doc)
         good_cases(bench, model, doc)
+        descriptor_cases(bench, model, doc)
         interrupt_case(bench)
     return 1 if results["failed"] else 0
 

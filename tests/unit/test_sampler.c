@@ -105,6 +105,7 @@ static void bad_options_are_named(void **unused)
         sl_sampling sampling;
         const char *word;
     } cases[] = {
+        {{.temp = 1e-38f, .top_p = 1.0f}, "temperature"},
         {{.temp = -1.0f, .top_p = 1.0f}, "temperature"}, {{.temp = NAN, .top_p = 1.0f}, "temperature"},
         {{.temp = 1.0f, .top_p = 0.0f}, "top-p"},        {{.temp = 1.0f, .top_p = 1.5f}, "top-p"},
         {{.temp = 1.0f, .top_p = 1.0f, .min_p = -0.1f}, "min-p"},
