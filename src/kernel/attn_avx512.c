@@ -6,15 +6,9 @@
 #if defined(__x86_64__)
 
 #include <assert.h>
-#include <immintrin.h>
 #include <string.h>
 
-#include "kernel/scalar.h"
-
-#define AVX512 __attribute__((target("avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")))
-#define AVX512_INLINE                                                                                                  \
-    static inline __attribute__((always_inline, target("avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,"             \
-                                                       "avx512vnni")))
+#include "kernel/avx512.h"
 
 /* Accumulators of a register block, one key or dimension each: half of the 32 registers, and more than hide the
  * latency of two instructions a cycle. Each has a name, because gcc leaves an array of them in memory. */
@@ -36,21 +30,6 @@ typedef struct block {
 
 /* ---- scalar rules, sixteen at a time ---- */
 
-AVX512_INLINE __m512 exp2_16(__m512 x)
-{
-    __m512 n = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    __m512 f = _mm512_sub_ps(x, n);
-    __m512 p = _mm512_fmadd_ps(_mm512_set1_ps(SL_EXP2_C6), f, _mm512_set1_ps(SL_EXP2_C5));
-    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(SL_EXP2_C4));
-    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(SL_EXP2_C3));
-    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(SL_EXP2_C2));
-    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(SL_EXP2_C1));
-    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(1.0f));
-    __m512i scaled = _mm512_add_epi32(_mm512_castps_si512(p), _mm512_slli_epi32(_mm512_cvtps_epi32(n), 23));
-    __mmask16 in_range = _mm512_cmp_ps_mask(x, _mm512_set1_ps(SL_EXP2_MIN), _CMP_GE_OQ);
-    return _mm512_maskz_mov_ps(in_range, _mm512_castsi512_ps(scaled));
-}
-
 AVX512_INLINE __m512 tanh_16(__m512 y)
 {
     const __m512 sign = _mm512_set1_ps(-0.0f), one = _mm512_set1_ps(1.0f);
@@ -60,7 +39,7 @@ AVX512_INLINE __m512 tanh_16(__m512 y)
     p = _mm512_fmadd_ps(p, t, _mm512_set1_ps(SL_TANH_T1));
     __m512 small = _mm512_fmadd_ps(_mm512_mul_ps(y, t), p, y);
     __m512 x = _mm512_mul_ps(_mm512_add_ps(magnitude, magnitude), _mm512_set1_ps(SL_LOG2E));
-    __m512 e = exp2_16(_mm512_min_ps(x, _mm512_set1_ps(SL_TANH_EXP_MAX)));
+    __m512 e = sl_avx512_exp2(_mm512_min_ps(x, _mm512_set1_ps(SL_TANH_EXP_MAX)));
     __m512 large = _mm512_sub_ps(one, _mm512_div_ps(_mm512_set1_ps(2.0f), _mm512_add_ps(e, one)));
     large = _mm512_or_ps(large, _mm512_and_ps(sign, y));
     __mmask16 near_zero = _mm512_cmp_ps_mask(magnitude, _mm512_set1_ps(SL_TANH_SMALL), _CMP_LT_OQ);
@@ -90,7 +69,7 @@ AVX512_INLINE void maximum_of_scores(block *b, float softcap, const bool masked)
 
 AVX512_INLINE __m512 exp_in_place(float *at, __m512 m)
 {
-    __m512 p = exp2_16(_mm512_sub_ps(_mm512_load_ps(at), m));
+    __m512 p = sl_avx512_exp2(_mm512_sub_ps(_mm512_load_ps(at), m));
     _mm512_store_ps(at, p);
     return p;
 }
@@ -125,8 +104,8 @@ AVX512_INLINE void fold_m_l(block *b, const bool masked)
 {
     float *m_at = b->state, *l_at = m_at + SL_LANES;
     __m512 m = _mm512_load_ps(m_at), m_new = _mm512_max_ps(b->m, m);
-    b->alpha = exp2_16(_mm512_sub_ps(m, m_new));
-    b->beta = exp2_16(_mm512_sub_ps(b->m, m_new));
+    b->alpha = sl_avx512_exp2(_mm512_sub_ps(m, m_new));
+    b->beta = sl_avx512_exp2(_mm512_sub_ps(b->m, m_new));
     store_seen(b, l_at, _mm512_fmadd_ps(_mm512_load_ps(l_at), b->alpha, _mm512_mul_ps(b->l, b->beta)), masked);
     store_seen(b, m_at, m_new, masked);
 }

@@ -9,13 +9,9 @@
 
 #if defined(__x86_64__)
 
-#include <immintrin.h>
 #include <string.h>
 
-#include "base/half.h"
-
-#define AVX2 __attribute__((target("avx2,fma,f16c")))
-#define AVX2_INLINE static inline __attribute__((always_inline, target("avx2,fma,f16c")))
+#include "kernel/avx2.h"
 
 enum {
     ROW_BLOCK = 16,

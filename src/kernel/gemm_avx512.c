@@ -7,12 +7,9 @@
 
 #if defined(__x86_64__)
 
-#include <immintrin.h>
 #include <string.h>
 
-#define AVX512 __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")))
-#define AVX512_INLINE                                                                                                  \
-    static inline __attribute__((always_inline, target("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")))
+#include "kernel/avx512.h"
 
 enum { ROW_BLOCK = 8, QUADS = 8, PLANE = 4 * SL_PANEL, Q4_VALUES = 4 * PLANE, Q8_VALUES = 8 * PLANE };
 

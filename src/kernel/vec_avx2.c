@@ -4,30 +4,11 @@
 
 #if defined(__x86_64__)
 
-#include <immintrin.h>
 #include <math.h>
 
-#include "kernel/scalar.h"
-
-#define AVX2 __attribute__((target("avx2,fma,f16c")))
-#define AVX2_INLINE static inline __attribute__((always_inline, target("avx2,fma,f16c")))
+#include "kernel/avx2.h"
 
 enum { LANES = 8 };
-
-AVX2_INLINE __m256 exp2_vector(__m256 x)
-{
-    __m256 in_range = _mm256_cmp_ps(x, _mm256_set1_ps(SL_EXP2_MIN), _CMP_GE_OQ);
-    __m256 n = _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    __m256 f = _mm256_sub_ps(x, n);
-    __m256 p = _mm256_fmadd_ps(_mm256_set1_ps(SL_EXP2_C6), f, _mm256_set1_ps(SL_EXP2_C5));
-    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(SL_EXP2_C4));
-    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(SL_EXP2_C3));
-    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(SL_EXP2_C2));
-    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(SL_EXP2_C1));
-    p = _mm256_fmadd_ps(p, f, _mm256_set1_ps(1.0f));
-    __m256i scaled = _mm256_add_epi32(_mm256_castps_si256(p), _mm256_slli_epi32(_mm256_cvtps_epi32(n), 23));
-    return _mm256_and_ps(_mm256_castsi256_ps(scaled), in_range);
-}
 
 /* Lanes 0..7 and 8..15 as an array of sixteen. */
 AVX2_INLINE void store_lanes(float lanes[SL_LANES], __m256 low, __m256 high)
@@ -153,7 +134,7 @@ AVX2 void sl_silu_mul_avx2(float *out, const float *gate, const float *up, size_
         __m256 g = _mm256_loadu_ps(gate + k);
         __m256 t = _mm256_mul_ps(_mm256_xor_ps(g, _mm256_set1_ps(-0.0f)), _mm256_set1_ps(SL_LOG2E));
         t = _mm256_min_ps(t, _mm256_set1_ps(127.0f)); /* a NaN gives 127, as in the reference */
-        __m256 silu = _mm256_div_ps(g, _mm256_add_ps(_mm256_set1_ps(1.0f), exp2_vector(t)));
+        __m256 silu = _mm256_div_ps(g, _mm256_add_ps(_mm256_set1_ps(1.0f), sl_avx2_exp2(t)));
         _mm256_storeu_ps(out + k, _mm256_mul_ps(silu, _mm256_loadu_ps(up + k)));
     }
     sl_silu_mul_ref(out + k, gate + k, up + k, n - k);
@@ -171,13 +152,13 @@ AVX2 void sl_exp2_avx2(float *out, const float *x, size_t n)
 {
     size_t k = 0;
     for (; k + LANES <= n; k += LANES)
-        _mm256_storeu_ps(out + k, exp2_vector(_mm256_loadu_ps(x + k)));
+        _mm256_storeu_ps(out + k, sl_avx2_exp2(_mm256_loadu_ps(x + k)));
     sl_exp2_ref(out + k, x + k, n - k);
 }
 
 AVX2_INLINE __m256 exp_difference(const float *x, __m256 max)
 {
-    return exp2_vector(_mm256_mul_ps(_mm256_sub_ps(_mm256_loadu_ps(x), max), _mm256_set1_ps(SL_LOG2E)));
+    return sl_avx2_exp2(_mm256_mul_ps(_mm256_sub_ps(_mm256_loadu_ps(x), max), _mm256_set1_ps(SL_LOG2E)));
 }
 
 AVX2 float sl_sumexp_avx2(const float *x, size_t n, float max)

@@ -4,34 +4,14 @@
 
 #if defined(__x86_64__)
 
-#include <immintrin.h>
 #include <math.h>
 
-#include "kernel/scalar.h"
-
-#define AVX512 __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")))
-#define AVX512_INLINE                                                                                                  \
-    static inline __attribute__((always_inline, target("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")))
+#include "kernel/avx512.h"
 
 /* The lanes that hold one of `left` elements. */
 AVX512_INLINE __mmask16 lanes_of(size_t left)
 {
     return (__mmask16)(left >= SL_LANES ? 0xffffu : (1u << left) - 1u);
-}
-
-AVX512_INLINE __m512 exp2_vector(__m512 x)
-{
-    __mmask16 in_range = _mm512_cmp_ps_mask(x, _mm512_set1_ps(SL_EXP2_MIN), _CMP_GE_OQ);
-    __m512 n = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    __m512 f = _mm512_sub_ps(x, n);
-    __m512 p = _mm512_fmadd_ps(_mm512_set1_ps(SL_EXP2_C6), f, _mm512_set1_ps(SL_EXP2_C5));
-    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(SL_EXP2_C4));
-    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(SL_EXP2_C3));
-    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(SL_EXP2_C2));
-    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(SL_EXP2_C1));
-    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(1.0f));
-    __m512i power = _mm512_slli_epi32(_mm512_cvtps_epi32(n), 23);
-    return _mm512_castsi512_ps(_mm512_maskz_add_epi32(in_range, _mm512_castps_si512(p), power));
 }
 
 AVX512_INLINE float tree_of(__m512 v)
@@ -123,7 +103,7 @@ AVX512 void sl_silu_mul_avx512(float *out, const float *gate, const float *up, s
         __m512 g = _mm512_maskz_loadu_ps(mask, gate + k);
         __m512 t = _mm512_mul_ps(_mm512_xor_ps(g, _mm512_set1_ps(-0.0f)), _mm512_set1_ps(SL_LOG2E));
         t = _mm512_min_ps(t, _mm512_set1_ps(127.0f)); /* a NaN gives 127, as in the reference */
-        __m512 silu = _mm512_div_ps(g, _mm512_add_ps(_mm512_set1_ps(1.0f), exp2_vector(t)));
+        __m512 silu = _mm512_div_ps(g, _mm512_add_ps(_mm512_set1_ps(1.0f), sl_avx512_exp2(t)));
         _mm512_mask_storeu_ps(out + k, mask, _mm512_mul_ps(silu, _mm512_maskz_loadu_ps(mask, up + k)));
     }
 }
@@ -141,7 +121,7 @@ AVX512 void sl_exp2_avx512(float *out, const float *x, size_t n)
 {
     for (size_t k = 0; k < n; k += SL_LANES) {
         __mmask16 mask = lanes_of(n - k);
-        _mm512_mask_storeu_ps(out + k, mask, exp2_vector(_mm512_maskz_loadu_ps(mask, x + k)));
+        _mm512_mask_storeu_ps(out + k, mask, sl_avx512_exp2(_mm512_maskz_loadu_ps(mask, x + k)));
     }
 }
 
@@ -151,7 +131,7 @@ AVX512 float sl_sumexp_avx512(const float *x, size_t n, float max)
     for (size_t k = 0; k < n; k += SL_LANES) {
         __mmask16 mask = lanes_of(n - k);
         __m512 difference = _mm512_sub_ps(_mm512_maskz_loadu_ps(mask, x + k), _mm512_set1_ps(max));
-        __m512 power = exp2_vector(_mm512_mul_ps(difference, _mm512_set1_ps(SL_LOG2E)));
+        __m512 power = sl_avx512_exp2(_mm512_mul_ps(difference, _mm512_set1_ps(SL_LOG2E)));
         lanes = _mm512_mask_add_ps(lanes, mask, lanes, power);
     }
     return tree_of(lanes);
