@@ -175,7 +175,8 @@ static void assert_refused(sl_tok_source *source, const char *want)
 {
     sl_err err = {0};
     sl_tok *tok;
-    assert_int_equal(sl_tok_create(source, &budget, &tok, &err), SL_DAMAGED);
+    /* what this program does not know is refused, what contradicts itself is damaged */
+    assert_int_equal(sl_tok_create(source, &budget, &tok, &err), strstr(want, "unknown") ? SL_REFUSED : SL_DAMAGED);
     assert_null(tok);
     assert_string_equal(err.text, want);
     assert_int_equal(budget.used_bytes, 0);
