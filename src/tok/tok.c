@@ -70,17 +70,24 @@ static int special_compare(const void *a, const void *b)
     return order != 0 ? order : (x->size > y->size) - (x->size < y->size);
 }
 
+/* A spelling that is not UTF-8 cannot stand in a text that is; matched byte by byte it would cut characters. */
+static bool is_matchable(const sl_tok *tok, uint32_t id)
+{
+    sl_tok_text text = sl_vocab_bytes(&tok->vocab, id);
+    return is_special(tok, id) && text.size > 0 && sl_utf8_check(text.data, text.size) == text.size;
+}
+
 static sl_status specials_fill(sl_tok *tok, sl_err *err)
 {
     size_t n = 0;
     for (uint32_t id = 0; id < tok->vocab.n_tokens; id++)
-        n += is_special(tok, id) && sl_vocab_bytes(&tok->vocab, id).size > 0;
+        n += is_matchable(tok, id);
     sl_status status = sl_mem_new(tok->budget, n, sizeof *tok->specials, "special tokens", &tok->specials, err);
     if (status != SL_OK)
         return status;
     for (uint32_t id = 0; id < tok->vocab.n_tokens; id++) {
         sl_tok_text text = sl_vocab_bytes(&tok->vocab, id);
-        if (!is_special(tok, id) || text.size == 0)
+        if (!is_matchable(tok, id))
             continue;
         tok->starts_special[(uint8_t)text.data[0]] = true;
         tok->specials[tok->n_specials++] = (special){text, (int32_t)id, !is_hidden(tok, id)};

@@ -179,7 +179,8 @@ static void check_source(sl_tok_text input, unsigned mode)
     sl_tok *tok;
     sl_budget_init(&budget, UINT64_MAX);
     sl_status status = sl_tok_create(&source, &budget, &tok, &err);
-    require(status == SL_OK || (status == SL_DAMAGED && !tok && err.text[0] != '\0' && !strchr(err.text, '\n')));
+    bool is_refusal = status == SL_DAMAGED || status == SL_REFUSED;
+    require(status == SL_OK || (is_refusal && !tok && err.text[0] != '\0' && !strchr(err.text, '\n')));
     if (tok) {
         check_text(tok, all.rest, false, &budget);
         check_text(tok, all.rest, true, &budget);

@@ -171,6 +171,24 @@ static void test_text_that_is_not_utf8(void **state)
     sl_tok_destroy(tok);
 }
 
+/* Found by fuzzing: a user-defined token that is a lone continuation byte cut characters in two. */
+static void test_special_that_is_no_utf8(void **state)
+{
+    (void)state;
+    static const tok_tiny_item odd[] = {{"\xa9", SL_TOK_KIND_USER_DEFINED}, {"\xc3\xa9", SL_TOK_KIND_USER_DEFINED}};
+    tok_tiny tiny = {.tokens = odd, .n_tokens = 2};
+    sl_tok_source source = tok_tiny_source(&tiny, "gpt-2");
+    sl_err err = {0};
+    sl_tok *tok;
+    sl_ids ids = {0};
+    assert_int_equal(sl_tok_create(&source, &budget, &tok, &err), SL_OK);
+    assert_int_equal(sl_tok_encode(tok, "\xc2\xa9\xc3\xa9", 4, false, &ids, NULL, &err), SL_OK);
+    assert_int_equal(ids.n, 3); /* two bytes of U+00A9, then the token of U+00E9 */
+    assert_int_equal(ids.ids[2], 257);
+    sl_ids_deinit(&ids, &budget);
+    sl_tok_destroy(tok);
+}
+
 static void assert_refused(sl_tok_source *source, const char *want)
 {
     sl_err err = {0};
@@ -276,6 +294,7 @@ int main(void)
         cmocka_unit_test(test_finding_and_ends),
         cmocka_unit_test(test_bos_only_when_wanted),
         cmocka_unit_test(test_text_that_is_not_utf8),
+        cmocka_unit_test(test_special_that_is_no_utf8),
         cmocka_unit_test(test_bad_sources),
         cmocka_unit_test(test_every_allocation_may_fail),
         cmocka_unit_test(test_a_budget_too_small_is_refused),
