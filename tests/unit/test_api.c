@@ -11,6 +11,9 @@
 
 #include <cmocka.h>
 #include <sluice/sluice.h>
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
 
 #include "common/tiny_model.h"
 
@@ -36,9 +39,19 @@ static void write_model(const tiny_model *model)
     gguf_build_deinit(&build);
 }
 
+static unsigned caller_mode; /* bits of MXCSR that the caller sets once the model is written */
+
+static void set_caller_mode(void)
+{
+#if defined(__x86_64__)
+    _mm_setcsr(_mm_getcsr() | caller_mode);
+#endif
+}
+
 static sl_engine *open_engine(const tiny_model *model, bool vocab_only)
 {
     write_model(model);
+    set_caller_mode();
     const sl_engine_options options = {
         .model_path = path, .ram_bytes = UINT64_C(1) << 30, .n_threads = 2, .vocab_only = vocab_only};
     sl_engine *engine = NULL;
@@ -277,6 +290,70 @@ static void rope_scaling_by_file_and_by_option_agree(void **unused)
     assert_memory_equal(&by_option, &by_tensor, sizeof by_tensor);
 }
 
+typedef struct drawn_ids {
+    int32_t ids[40];
+    size_t n;
+} drawn_ids;
+
+static bool note_id(void *arg, int32_t id, const char *text, size_t size)
+{
+    (void)text;
+    (void)size;
+    drawn_ids *d = arg;
+    if (id >= 0)
+        d->ids[d->n++] = id;
+    return true;
+}
+
+static drawn_ids draw_some(void)
+{
+    sl_err err = {SL_OK, ""};
+    tiny_model model = tiny_model_of_seed(4);
+    sl_engine *engine = open_engine(&model, false);
+    const sl_context_options options = context_options(6, 40);
+    const sl_draw_options draw = {.temp = 1.1f, .top_p = 0.95f, .seed = 5, .predict_tokens = 40, .max_drafts = 3};
+    drawn_ids d = {.n = 0};
+    sl_draw_options with = draw;
+    with.token = note_id;
+    with.arg = &d;
+    sl_context *context = NULL;
+    sl_draw_result result;
+    assert_int_equal(SL_OK, sl_context_create(engine, &options, &context, &err));
+    assert_int_equal(SL_OK, sl_context_feed(context, ids, 6, NULL, NULL, &err));
+    assert_int_equal(SL_OK, sl_context_generate(context, &with, &result, &err));
+    sl_context_destroy(context);
+    sl_engine_close(engine);
+    return d;
+}
+
+/* Flushing of denormals and another rounding, set by whoever calls: the same bits, and the word is as it was. */
+static void a_callers_control_word_changes_nothing(void **unused)
+{
+    (void)unused;
+#if defined(__x86_64__)
+    double perplexity;
+    tiny_model model = tiny_model_of_seed(4);
+    scored plain = score_ids(&model, 0.0, &perplexity);
+    drawn_ids plain_ids = draw_some();
+    const unsigned word = _mm_getcsr(), modes[] = {0x8040u, 0x8040u | 0x6000u, 0x2000u, 0x4000u};
+    for (size_t i = 0; i < sizeof modes / sizeof modes[0]; i++) {
+        caller_mode = modes[i];
+        scored got = score_ids(&model, 0.0, &perplexity);
+        unsigned after = _mm_getcsr();
+        _mm_setcsr(word);
+        drawn_ids got_ids = draw_some();
+        assert_int_equal(after & ~0x3fu, _mm_getcsr() & ~0x3fu);
+        _mm_setcsr(word);
+        caller_mode = 0;
+        assert_int_equal((word | modes[i]) & ~0x3fu, after & ~0x3fu);
+        assert_memory_equal(&plain, &got, sizeof got);
+        assert_memory_equal(&plain_ids, &got_ids, sizeof got_ids);
+    }
+#else
+    skip();
+#endif
+}
+
 static void a_prompt_beyond_the_trained_context_is_refused(void **unused)
 {
     (void)unused;
@@ -320,6 +397,7 @@ int main(void)
         cmocka_unit_test(calls_out_of_order_are_usage_errors),
         cmocka_unit_test(perplexity_is_that_of_the_logprobs),
         cmocka_unit_test(rope_scaling_by_file_and_by_option_agree),
+        cmocka_unit_test(a_callers_control_word_changes_nothing),
         cmocka_unit_test(a_prompt_beyond_the_trained_context_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
