@@ -38,22 +38,7 @@
     X(argmax, sl_argmax_fn)                                                                                            \
     X(finite, sl_finite_fn)
 
-#define SL_KERNELS_GEMM_AVX512(X)                                                                                      \
-    X(qrow, sl_qrow_fn)                                                                                                \
-    X(gemm_f32, sl_gemm_fn)                                                                                            \
-    X(gemm_f16, sl_gemm_fn)                                                                                            \
-    X(gemm_bf16, sl_gemm_fn)                                                                                           \
-    X(gemm_q8_0, sl_gemm_fn)                                                                                           \
-    X(gemm_q4_0, sl_gemm_fn)                                                                                           \
-    X(gemm_q4_1, sl_gemm_fn)                                                                                           \
-    X(rmsnorm, sl_rmsnorm_fn)                                                                                          \
-    X(rope_norm, sl_rope_norm_fn)                                                                                      \
-    X(silu_mul, sl_silu_mul_fn)                                                                                        \
-    X(add, sl_add_fn)                                                                                                  \
-    X(exp2, sl_exp2_fn)                                                                                                \
-    X(sumexp, sl_sumexp_fn)                                                                                            \
-    X(argmax, sl_argmax_fn)                                                                                            \
-    X(finite, sl_finite_fn)
+#define SL_KERNELS_GEMM_AVX512(X) SL_KERNELS_GEMM_AVX2(X) /* a version of each, too */
 
 #define SL_KERNELS_AVX2(X) SL_KERNELS_ATTN_AVX2(X) SL_KERNELS_GEMM_AVX2(X)
 #define SL_KERNELS_AVX512(X) SL_KERNELS_ATTN_AVX512(X) SL_KERNELS_GEMM_AVX512(X)

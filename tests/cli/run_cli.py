@@ -171,7 +171,33 @@ def storage_cases(bench):
         bench.program = wrapper
     refusal(bench, "storage: unwritable folder", run + [str(closed)], 3, r"closed.*denied")
     bench.program = plain
+    kill_case(bench, run)
     full_disk_case(bench, run)
+
+
+def kill_case(bench, run):
+    """SIGKILL while the cache is on flash: nothing is left in the folder."""
+    folder, problems, n_open = bench.folder / "killed", [], 0
+    folder.mkdir()
+    for delay in (0.0, 0.05, 0.2, 0.5):
+        process = subprocess.Popen([bench.program, *run, str(folder)], stdin=subprocess.DEVNULL,
+                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        end, is_open = time.monotonic() + 60, False
+        while not is_open and process.poll() is None and time.monotonic() < end:  # until it holds the unnamed file
+            for entry in Path(f"/proc/{process.pid}/fd").iterdir():
+                try:
+                    is_open |= os.readlink(entry).startswith(str(folder)) and os.stat(entry).st_blocks > 0
+                except OSError:
+                    pass
+            time.sleep(0.005)
+        time.sleep(delay)
+        n_open += is_open and process.poll() is None
+        process.kill()
+        process.wait()
+        problems += [f"left behind: {path.name}" for path in folder.iterdir()]
+    if n_open < 2:
+        problems.append(f"only {n_open} of 4 were killed while their cache was on flash")
+    report(f"storage: kill -9 leaves no file ({n_open} killed with their cache on flash)", problems)
 
 
 def full_disk_case(bench, run):
