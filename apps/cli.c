@@ -82,7 +82,7 @@ static void print_engine(const sl_engine *engine)
 
 sl_status cli_read_text(const char *path, uint64_t limit, char **out, size_t *out_bytes, sl_err *err)
 {
-    sl_status status = sl_text_read(path, limit, out, out_bytes, err);
+    sl_status status = sl_text_read(path, limit, cli_interrupted, out, out_bytes, err);
     return status != SL_OK && interrupted ? sl_text_error(err, SL_CANCELLED, "interrupted") : status;
 }
 

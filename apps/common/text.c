@@ -37,14 +37,20 @@ static sl_status open_text(const char *path, FILE **out, sl_err *err)
     return SL_OK;
 }
 
-static sl_status read_all(FILE *file, const char *name, uint64_t limit_bytes, char **out, size_t *out_bytes,
-                          sl_err *err)
+static sl_status read_all(FILE *file, const char *name, uint64_t limit_bytes, bool (*stop)(void *arg), char **out,
+                          size_t *out_bytes, sl_err *err)
 {
+    enum { STEP = 1 << 20 }; /* so that an endless input can be stopped */
     size_t capacity = 1 << 16;
     size_t used = 0;
     char *text = malloc(capacity);
     while (text) {
-        used += fread(text + used, 1, capacity - used - 1, file);
+        size_t room = capacity - used - 1;
+        used += fread(text + used, 1, room < STEP ? room : STEP, file);
+        if (stop && stop(NULL)) {
+            free(text);
+            return sl_text_error(err, SL_CANCELLED, "interrupted");
+        }
         if (used > limit_bytes) {
             free(text);
             return sl_text_error(err, SL_REFUSED, "%s: longer than the limit of %llu bytes", name,
@@ -62,6 +68,8 @@ static sl_status read_all(FILE *file, const char *name, uint64_t limit_bytes, ch
             *out_bytes = used;
             return SL_OK;
         }
+        if (used + 1 < capacity)
+            continue;
         char *wider = capacity <= SIZE_MAX / 2 ? realloc(text, capacity *= 2) : NULL;
         if (!wider)
             free(text);
@@ -70,15 +78,16 @@ static sl_status read_all(FILE *file, const char *name, uint64_t limit_bytes, ch
     return sl_text_error(err, SL_FAILED, "%s: no memory for the text after %zu bytes", name, used);
 }
 
-sl_status sl_text_read(const char *path, uint64_t limit_bytes, char **out, size_t *out_bytes, sl_err *err)
+sl_status sl_text_read(const char *path, uint64_t limit_bytes, bool (*stop)(void *arg), char **out, size_t *out_bytes,
+                       sl_err *err)
 {
     if (strcmp(path, "-") == 0)
-        return read_all(stdin, "standard input", limit_bytes, out, out_bytes, err);
+        return read_all(stdin, "standard input", limit_bytes, stop, out, out_bytes, err);
     FILE *file = NULL;
     sl_status status = open_text(path, &file, err);
     if (status != SL_OK)
         return status;
-    status = read_all(file, path, limit_bytes, out, out_bytes, err);
+    status = read_all(file, path, limit_bytes, stop, out, out_bytes, err);
     fclose(file);
     return status;
 }

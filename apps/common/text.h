@@ -4,6 +4,7 @@
 #ifndef SL_TEXT_H
 #define SL_TEXT_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -23,9 +24,10 @@
 sl_status sl_text_error(sl_err *err, sl_status status, const char *fmt, ...) SL_TEXT_PRINTF(3, 4);
 
 /* The whole file, or standard input for "-". `*out` ends with a NUL that `*out_bytes` does not count (the text
- * may hold others); owned by caller, free(). More than `limit_bytes`: SL_REFUSED. Folder,
+ * may hold others); owned by caller, free(). `stop` (may be NULL) is asked, with NULL, at every piece:
+ * true ends with SL_CANCELLED. More than `limit_bytes`: SL_REFUSED. Folder,
  * missing or unreadable file, read error, no memory: SL_FAILED. */
-sl_status sl_text_read(const char *path, uint64_t limit_bytes, char **out, size_t *out_bytes,
+sl_status sl_text_read(const char *path, uint64_t limit_bytes, bool (*stop)(void *arg), char **out, size_t *out_bytes,
                        sl_err *err) SL_TEXT_CHECK;
 
 /* Bytes of the longest prefix that is valid UTF-8 (RFC 3629: no surrogates, no overlong forms, at most

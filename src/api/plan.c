@@ -1,6 +1,7 @@
 #include "api/plan.h"
 
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "platform/os.h"
@@ -80,7 +81,8 @@ static sl_status choose_ring(const sl_context_options *options, const sl_geom *g
  * must be right even when nothing will be written. */
 static sl_status check_disk(sl_plan *plan, const sl_context_options *options, const sl_kv_options *kv, sl_err *err)
 {
-    if (plan->disk_bytes == 0 && !options->kv_dir)
+    const char *from_env = getenv("SLUICE_KV_DIR");
+    if (plan->disk_bytes == 0 && !options->kv_dir && !(from_env && *from_env))
         return SL_OK;
     const sl_vfs *vfs = sl_vfs_system();
     sl_file *file = NULL;

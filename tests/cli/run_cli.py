@@ -401,7 +401,21 @@ def descriptor_cases(bench, model, doc):
         process.stdin.close()
         if process.wait() != 130:
             problems.append(f"{command}: exit code {process.returncode}")
+    process = subprocess.Popen([bench.program, "run", "-m", model, "-f", "-", "--ram", "4G"],
+                               stdin=open("/dev/zero", "rb"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    time.sleep(0.3)
+    process.send_signal(signal.SIGINT)
+    try:
+        process.wait(timeout=10)
+    except subprocess.TimeoutExpired:
+        process.kill()
+    if process.wait() != 130:
+        problems.append(f"an endless input: exit code {process.returncode}")
     report("interrupt: Ctrl-C while standard input is read ends with 130", problems)
+    os.environ["SLUICE_KV_DIR"] = str(bench.folder / "nowhere")
+    refusal(bench, "storage: a bad SLUICE_KV_DIR, even when nothing would be written",
+            ["run", "-m", model, "-f", doc, "-n", "2"], 3, r"nowhere")
+    del os.environ["SLUICE_KV_DIR"]
 
 
 def interrupt_case(bench):

@@ -30,18 +30,18 @@ static void reads_a_file(void **state)
     char *text = NULL;
     size_t size = 0;
     sl_err err = {0};
-    assert_int_equal(sl_text_read(path, n, &text, &size, &err), SL_OK);
+    assert_int_equal(sl_text_read(path, n, NULL, &text, &size, &err), SL_OK);
     assert_int_equal(size, n);
     assert_memory_equal(text, data, n);
     assert_int_equal(text[n], 0);
     free(text);
-    assert_int_equal(sl_text_read(path, n - 1, &text, &size, &err), SL_REFUSED);
+    assert_int_equal(sl_text_read(path, n - 1, NULL, &text, &size, &err), SL_REFUSED);
     assert_non_null(strstr(err.text, "longer than the limit of 200000 bytes"));
     free(data);
     unlink(path);
-    assert_int_equal(sl_text_read(path, n, &text, &size, &err), SL_FAILED);
+    assert_int_equal(sl_text_read(path, n, NULL, &text, &size, &err), SL_FAILED);
     assert_non_null(strstr(err.text, "No such file"));
-    assert_int_equal(sl_text_read("/tmp", n, &text, &size, &err), SL_FAILED);
+    assert_int_equal(sl_text_read("/tmp", n, NULL, &text, &size, &err), SL_FAILED);
     assert_string_equal(err.text, "/tmp: is a directory, expected a text file, or - for standard input");
 }
 
