@@ -33,6 +33,8 @@ typedef struct sl_engine_options {
     uint64_t ram_bytes; /* ceiling of the process's peak resident set; 0: half of what is free now */
     uint32_t n_threads; /* 0: as many as processors */
     bool vocab_only;    /* tokenizer and metadata alone: no weights, no contexts */
+    bool plan_only;     /* weights are counted, not loaded: for sl_engine_plan */
+    const char *trace_path; /* Chrome trace of everything the engine does; NULL: none */
     /* One line of text: `warning` false = information. NULL: silent. */
     void (*log)(void *arg, bool warning, const char *text);
     /* Loading; false cancels. NULL: none. */
@@ -87,6 +89,8 @@ typedef struct sl_context sl_context;
 
 typedef enum sl_cache { SL_CACHE_Q8_0, SL_CACHE_F16 } sl_cache; /* stored type of K and V */
 
+typedef enum sl_io { SL_IO_AUTO, SL_IO_URING, SL_IO_POOL, SL_IO_BUFFERED } sl_io; /* how flash is read */
+
 typedef struct sl_context_options {
     sl_cache cache;
     const char *kv_dir;     /* NULL: $SLUICE_KV_DIR, else /var/tmp */
@@ -96,6 +100,9 @@ typedef struct sl_context_options {
     size_t score_best;      /* candidates that sl_context_score will report */
     size_t window_tokens;   /* prefill window: a multiple of 64; 0: chosen from the budget */
     uint64_t ring_bytes;    /* all slots together; 0: chosen from the budget */
+    uint64_t read_rate;     /* bytes a second that reading the cache may take; 0: all there is */
+    sl_io io;
+    bool io_probe;          /* measure the disk anew, whatever is remembered of it */
     size_t max_drafts;      /* 0 to 255: rows of a burst less one */
     double rope_scale;      /* linear position scaling, extends the trained context; 0: the model's own */
     bool force_context;     /* allow positions beyond the trained context */
@@ -112,12 +119,34 @@ typedef struct sl_plan {
     uint32_t n_slots;
 } sl_plan;
 
+/* How long it will take: floors from rates measured on this machine, with these kernels, threads and disk. A rate that
+ * was not measured is 0, and what needs it too. Seconds. */
+typedef struct sl_estimate {
+    double disk_read_rate, disk_write_rate, memory_rate; /* bytes a second */
+    size_t read_bytes, in_flight_bytes;                  /* of the reader */
+    double prefill_compute_s, prefill_read_s, prefill_write_s, prefill_s;
+    double first_token_s; /* prefill and the first row's logits */
+    /* one pass over the whole context for `rows` rows: */
+    size_t rows;
+    uint64_t pass_bytes; /* read from flash */
+    double pass_disk_s, pass_memory_s, pass_compute_s, pass_s; /* floors, and the largest of them */
+    size_t crossover_rows; /* the least number of rows with which computing outlasts the disk; 0: up to 256 it never does */
+    uint64_t read_bytes_prefill, written_bytes;
+} sl_estimate;
+
+/* The plan and the times of a context that is not made. `rows`: of a pass, 1 to 256. The engine may be plan_only.
+ * SL_REFUSED as sl_context_create would; plan and estimate are then filled in as far as they were known. */
+sl_status sl_engine_plan(sl_engine *engine, const sl_context_options *options, size_t rows, sl_plan *plan,
+                         sl_estimate *estimate, sl_err *err);
+
 /* Plans, checks memory and disk, makes an ephemeral context: fed once or more, then generated from once; or scored
  * once. Calls out of this order are SL_USAGE; after any other error a context can only be destroyed. SL_REFUSED names
  * what is too small, with the numbers. */
 sl_status sl_context_create(sl_engine *engine, const sl_context_options *options, sl_context **out, sl_err *err);
 void sl_context_destroy(sl_context *context);
 void sl_context_get_plan(const sl_context *context, sl_plan *out);
+/* Measures what it needs on the first call (under a second); rows: as many as a burst can have. */
+sl_status sl_context_estimate(sl_context *context, sl_estimate *out, sl_err *err);
 
 /* Prefill. progress may be NULL. */
 sl_status sl_context_feed(sl_context *context, const int32_t *ids, size_t n,
@@ -182,7 +211,8 @@ typedef struct sl_stats {
     double prefill_s, decode_s;
     double wait_s;    /* the computing thread waited for flash */
     double compute_s; /* prefill and decode less waiting and writing */
-    double read_s, write_s;
+    double read_s; /* at least one read was in flight */
+    double write_s;
     uint64_t kv_bytes;       /* of the tokens now stored */
     uint64_t resident_bytes; /* of them, held in memory */
     uint64_t bytes_read, bytes_written;
@@ -194,6 +224,7 @@ typedef struct sl_stats {
     uint64_t peak_rss_bytes;
     int64_t page_cache_growth_bytes; /* of the context's file; -1 unknown */
     const char *io_mode;             /* "direct", "buffered" or "memory" */
+    const char *io_engine;           /* "io_uring", "io_uring, unregistered buffers", "pread pool", "dispatch", "none" */
 } sl_stats;
 void sl_context_get_stats(const sl_context *context, sl_stats *out);
 

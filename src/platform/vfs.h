@@ -13,6 +13,27 @@
 #define SL_SECTOR_BYTES 4096u /* of the format; offset, length and buffer of a direct transfer are multiples */
 
 typedef struct sl_file sl_file;
+typedef struct sl_aio sl_aio; /* the system's queue of raw reads of one file */
+
+/* One raw read: like pread once. */
+typedef struct sl_aio_read {
+    void *buf;
+    size_t bytes;
+    uint64_t off;
+    uint64_t tag;
+} sl_aio_read;
+
+typedef struct sl_aio_done {
+    uint64_t tag;
+    int64_t moved; /* bytes, or -errno */
+} sl_aio_done;
+
+typedef struct sl_aio_options {
+    sl_file *file;
+    uint8_t *memory; /* to register: all buffers lie in it; NULL: none */
+    size_t memory_bytes;
+    size_t depth;
+} sl_aio_options;
 
 typedef struct sl_vfs sl_vfs;
 struct sl_vfs {
@@ -33,6 +54,17 @@ struct sl_vfs {
     int (*drop_cached)(sl_file *file, uint64_t off, uint64_t bytes);
     /* Bytes of the file in the page cache; -1 unknown. */
     int64_t (*cached_bytes)(sl_file *file);
+    /* The asynchronous operations; aio_open NULL: this system has none. Raw, the seam for faults: short reads, EINTR
+     * and EAGAIN come through. One thread drives a queue; aio_wake from any. */
+    /* 0 or -errno (ENOSYS, EPERM: missing, forbidden). *is_registered: whether the memory and the file were. */
+    int (*aio_open)(const sl_vfs *vfs, const sl_aio_options *options, sl_aio **out, bool *is_registered);
+    void (*aio_close)(sl_aio *aio); /* nothing is in flight */
+    /* Starts reads, at most depth in flight: how many were started, or -errno. */
+    int (*aio_start)(sl_aio *aio, const sl_aio_read *reads, size_t n);
+    /* Waits for at least one end, a wake or the timeout (negative: none): how many were filled in, or -errno. */
+    int (*aio_wait)(sl_aio *aio, double timeout_s, sl_aio_done *done, size_t most);
+    void (*aio_wake)(sl_aio *aio);
+    const char *aio_name; /* "io_uring" */
     void *state;
 };
 

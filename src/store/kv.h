@@ -11,6 +11,8 @@
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/trace.h"
+#include "platform/queue.h"
 #include "platform/vfs.h"
 #include "store/geom.h"
 
@@ -26,7 +28,11 @@ typedef struct sl_kv_options {
     uint64_t resident_bytes; /* KV bytes that may stay in memory, fixed subset of parts over max_tokens */
     size_t slot_bytes;       /* of each ring slot; raised to the largest part, rounded down to 4096 */
     size_t n_slots;          /* 2 or more */
-    size_t read_bytes;       /* most bytes of one read (but a part at least); 0 = default */
+    size_t read_bytes;       /* of one read, most: a multiple of a sector; 0: default */
+    size_t in_flight_bytes;  /* read ahead at once, most, as far as the ring has room; 0: default */
+    uint64_t read_rate;      /* bytes a second that reading may take, averaged over a tenth of a second; 0: all */
+    sl_io_engine io_engine;
+    sl_trace *trace;         /* borrowed; NULL: none */
     sl_budget *budget;       /* borrowed, outlives the context */
     sl_log log;
 } sl_kv_options;
@@ -71,15 +77,22 @@ uint64_t sl_kv_tokens(const sl_kv *kv, uint32_t layer);
 /* Raises the resident share; parts join when a pass next reads them. */
 sl_status sl_kv_set_resident(sl_kv *kv, uint64_t resident_bytes, sl_err *err) SL_CHECK;
 
+/* For measuring. Rehearsal: the schedule, ring and hashing run as ever, but nothing is read: a part's bytes are what
+ * its place in the ring last held (tiles of other parts, or zeros), and no checksum is compared. Between passes only. */
+sl_status sl_kv_set_rehearsal(sl_kv *kv, bool on, sl_err *err) SL_CHECK;
+
 typedef struct sl_kv_stats {
     uint64_t bytes_read, bytes_written; /* by this file's transfers */
     uint64_t bytes_visited;             /* flash-stored bytes that the passes walked and did not hold in memory */
     uint64_t bytes_resident;            /* held now */
     uint64_t n_passes;
     double wait_s;            /* the driving thread waited for a part */
-    double read_s, write_s;   /* inside read and write calls */
+    double read_s;            /* at least one read was in flight */
+    double write_s;           /* inside write calls */
     int64_t page_cache_bytes; /* of this file, now; -1 unknown */
     const char *io_mode;      /* "memory" (no file), "direct", "buffered" */
+    const char *io_engine;    /* as sl_queue_engine; "none" before the first read */
+    size_t read_bytes, in_flight_bytes; /* in force */
 } sl_kv_stats;
 void sl_kv_get_stats(const sl_kv *kv, sl_kv_stats *out);
 
