@@ -223,11 +223,20 @@ static void fold_part_item(void *arg, size_t item, size_t worker)
         fold_segment(attn, &span);
 }
 
+/* A kernel span that ends now. */
+static void trace(const sl_attn *attn, const char *name, double start_s, int64_t part)
+{
+    const sl_trace_about about = {attn->rows->layer, part, -1, -1};
+    sl_trace_span(attn->options.trace, SL_TRACE_LANE_KERNEL, name, start_s, sl_trace_now(attn->options.trace), about);
+}
+
 /* Every stored key precedes every row: no mask. */
 static void fold_part(sl_attn *attn, const sl_kv_part *part)
 {
+    double start_s = sl_trace_now(attn->options.trace);
     attn->part = part;
     sl_pool_run(attn->options.pool, n_items(attn), fold_part_item, attn);
+    trace(attn, "attention", start_s, (int64_t)(part->first_token / SL_PART_TOKENS));
 }
 
 /* The keys of the tile at tile_pos that a row at `pos` sees: those up to its own position. */
@@ -287,7 +296,9 @@ static void finish_item(void *arg, size_t item, size_t worker)
 
 static void finish(sl_attn *attn)
 {
+    double start_s = sl_trace_now(attn->options.trace);
     sl_pool_run(attn->options.pool, n_items(attn), finish_item, attn);
+    trace(attn, "own tiles", start_s, -1);
 }
 
 sl_status sl_attn_run(sl_attn *attn, sl_kv *kv, const sl_attn_rows *rows, sl_err *err)

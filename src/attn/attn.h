@@ -10,6 +10,7 @@
 
 #include "base/mem.h"
 #include "base/thread.h"
+#include "base/trace.h"
 #include "kernel/kernel.h"
 #include "store/kv.h"
 
@@ -24,6 +25,7 @@ typedef struct sl_attn_options {
     size_t max_rows;
     float scale;   /* of the scores; 0: 1 / sqrt(head_dim) */
     float softcap; /* 0: none */
+    sl_trace *trace; /* borrowed; NULL: none */
 } sl_attn_options;
 
 sl_status sl_attn_create(const sl_attn_options *options, sl_attn **out, sl_err *err) SL_CHECK;

@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
 
 enum {
     BUFFER_BYTES = 32 << 10, /* between the events and the file: outside any budget, part of the program's margin */
@@ -137,6 +138,14 @@ static size_t put_about(char *text, size_t room, sl_trace_about about)
     text[n++] = '}';
     text[n] = '\0';
     return n;
+}
+
+double sl_trace_now(const sl_trace *trace)
+{
+    struct timespec now;
+    if (!trace || clock_gettime(CLOCK_MONOTONIC, &now) != 0)
+        return 0.0;
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
 void sl_trace_span(sl_trace *trace, sl_trace_lane lane, const char *name, double start_s, double end_s,

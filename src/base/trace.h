@@ -31,7 +31,10 @@ sl_status sl_trace_open(const char *path, sl_trace **out, sl_err *err) SL_CHECK;
 /* Ends the file; SL_FAILED when any write failed. Frees the trace either way. */
 sl_status sl_trace_close(sl_trace *trace, sl_err *err) SL_CHECK;
 
-/* `name`: a literal. Seconds of the monotonic clock (sl_os_seconds). */
+/* The clock of the spans, the same as sl_os_seconds: for layers that see no platform. 0 without a trace. */
+double sl_trace_now(const sl_trace *trace);
+
+/* `name`: a literal. Seconds of the monotonic clock. */
 void sl_trace_span(sl_trace *trace, sl_trace_lane lane, const char *name, double start_s, double end_s,
                    sl_trace_about about);
 

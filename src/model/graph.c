@@ -60,6 +60,7 @@ static sl_attn_options attn_options(const sl_graph_options *options)
         .n_heads = options->weights->hp.n_heads,
         .max_rows = options->max_rows,
         .scale = options->weights->hp.attn_scale,
+        .trace = options->trace,
     };
 }
 
@@ -233,6 +234,13 @@ static void multiply(const sl_graph *graph, const float *x, size_t x_stride, siz
     sl_pool_run(graph->options.pool, n_items, product_item, &work);
 }
 
+/* A span that ends now; layer -1: all of them. */
+static void trace(const sl_graph *graph, sl_trace_lane lane, const char *name, double start_s, int64_t layer)
+{
+    sl_trace_span(graph->options.trace, lane, name, start_s, sl_trace_now(graph->options.trace),
+                  (sl_trace_about){layer, -1, -1, -1});
+}
+
 /* ---------------------------------------------------------------------------------------------------- one layer */
 
 static float *x_row(const sl_graph *graph, size_t row)
@@ -341,6 +349,7 @@ static bool next_chunk(sl_graph *graph, size_t n_rows)
 static sl_status project_qkv(sl_graph *graph, sl_err *err)
 {
     const sl_layer_weights *w = &graph->options.weights->layers[graph->layer];
+    double start_s = sl_trace_now(graph->options.trace);
     graph->first = graph->n = 0;
     while (next_chunk(graph, graph->n_rows)) {
         for_rows(graph, attn_norm_row);
@@ -353,12 +362,14 @@ static sl_status project_qkv(sl_graph *graph, sl_err *err)
         if (status != SL_OK)
             return status;
     }
+    trace(graph, SL_TRACE_LANE_KERNEL, "queries, keys, values", start_s, graph->layer);
     return SL_OK;
 }
 
 static sl_status feed_forward(sl_graph *graph, sl_err *err)
 {
     const sl_layer_weights *w = &graph->options.weights->layers[graph->layer];
+    double start_s = sl_trace_now(graph->options.trace);
     graph->first = graph->n = 0;
     while (next_chunk(graph, graph->n_rows)) {
         for_rows(graph, attn_out_row);
@@ -375,6 +386,7 @@ static sl_status feed_forward(sl_graph *graph, sl_err *err)
         if (status != SL_OK)
             return status;
     }
+    trace(graph, SL_TRACE_LANE_KERNEL, "output and feed-forward", start_s, graph->layer);
     return SL_OK;
 }
 
@@ -430,9 +442,11 @@ static sl_status run_layers(sl_graph *graph, sl_kv *kv, sl_err *err)
     for (graph->layer = 0; graph->layer < graph->hp.n_layers; graph->layer++) {
         if (graph->rows->stop && graph->rows->stop(graph->rows->arg))
             return sl_err_set(err, SL_CANCELLED, "cancelled");
+        double start_s = sl_trace_now(graph->options.trace);
         sl_status status = run_layer(graph, kv, err);
         if (status != SL_OK)
             return status;
+        trace(graph, SL_TRACE_LANE_PASS, "layer", start_s, graph->layer);
     }
     return SL_OK;
 }
@@ -443,6 +457,7 @@ sl_status sl_graph_pass(sl_graph *graph, sl_kv *kv, const sl_graph_rows *rows, s
     graph->rows = rows;
     graph->n_rows = rows->n_rows;
     graph->first_pos = rows->first_pos;
+    double start_s = sl_trace_now(graph->options.trace);
     graph->first = graph->n = 0;
     while (next_chunk(graph, rows->n_rows))
         for_rows(graph, start_row);
@@ -452,6 +467,7 @@ sl_status sl_graph_pass(sl_graph *graph, sl_kv *kv, const sl_graph_rows *rows, s
     if (status == SL_OK)
         status = sl_kv_pass_end(kv, err);
     graph->rows = NULL;
+    trace(graph, SL_TRACE_LANE_PASS, "pass", start_s, -1);
     return status;
 }
 

@@ -20,6 +20,7 @@ typedef struct sl_graph_options {
     size_t max_rows;
     bool staged;
     double rope_factor; /* linear position scaling; 0: the model's own */
+    sl_trace *trace;    /* NULL: none */
 } sl_graph_options;
 
 sl_status sl_graph_create(const sl_graph_options *options, sl_graph **out, sl_err *err) SL_CHECK;
