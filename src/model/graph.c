@@ -33,9 +33,8 @@ struct sl_graph {
     /* the pass and the chunk being computed */
     const sl_graph_rows *rows;
     uint64_t first_pos;
-    size_t n_rows; /* of the last pass */
     uint32_t layer;
-    size_t first, n; /* the chunk */
+    size_t n_rows, first, n; /* of the last pass; the chunk */
 };
 
 /* ---------------------------------------------------------------------------------------------------- creation */
