@@ -96,13 +96,15 @@ sl_status cli_read_document(const char *path, const cli_engine_options *options,
     return cli_read_text(path, limit > least ? limit : least, out, out_bytes, err);
 }
 
-sl_status cli_open(cli *c, const cli_engine_options *options, bool vocab_only, sl_engine **out, sl_err *err)
+sl_status cli_open(cli *c, const cli_engine_options *options, sl_engine **out, sl_err *err)
 {
     const sl_engine_options engine_options = {
         .model_path = options->model,
         .ram_bytes = (uint64_t)options->ram_bytes,
         .n_threads = (uint32_t)options->threads,
-        .vocab_only = vocab_only,
+        .vocab_only = options->vocab_only,
+        .plan_only = options->plan_only,
+        .trace_path = options->trace,
         .log = log_line,
         .progress = count_bytes,
         .arg = c,
@@ -141,62 +143,95 @@ bool cli_parse(const sl_args_table *table, int argc, char **argv, sl_args_result
     return false;
 }
 
-static const char *const kv_choices[] = {"q8_0", "f16", NULL};
-
-enum { INPUT_OPTIONS = 2 };
-
-/* Model and document: they come first in --help. */
-static size_t input_options(cli_machine *m, sl_arg *out)
+static size_t put(sl_arg *out, const sl_arg *options, size_t n)
 {
-    const sl_arg options[] = {
-        {.name = "model", .letter = 'm', .kind = SL_ARG_KIND_STRING, .out = &m->engine.model, .required = true,
-         .metavar = "MODEL.gguf", .group = "Input", .help = "model file (GGUF)"},
-        {.name = "file", .letter = 'f', .kind = SL_ARG_KIND_STRING, .out = &m->file, .metavar = "DOC.txt",
-         .help = "the document; - reads standard input"},
-    };
-    _Static_assert(sizeof options / sizeof options[0] == INPUT_OPTIONS, "CLI_MACHINE_OPTIONS counts them");
-    memcpy(out, options, sizeof options);
-    return INPUT_OPTIONS;
+    memcpy(out, options, n * sizeof *options);
+    return n;
 }
 
-static size_t machine_options(cli_machine *m, sl_arg *out)
+size_t cli_model_options(cli_machine *m, sl_arg *out)
 {
-    const sl_arg options[] = {
+    const sl_arg options[CLI_MODEL_OPTIONS] = {
+        {.name = "model", .letter = 'm', .kind = SL_ARG_KIND_STRING, .out = &m->engine.model, .required = true,
+         .metavar = "MODEL.gguf", .group = "Input", .help = "model file (GGUF)"},
+    };
+    return put(out, options, CLI_MODEL_OPTIONS);
+}
+
+size_t cli_compute_options(cli_machine *m, sl_arg *out)
+{
+    static const char *const kv_choices[] = {"q8_0", "f16", NULL};
+    const sl_arg options[CLI_COMPUTE_OPTIONS] = {
         {.name = "ram", .kind = SL_ARG_KIND_SIZE, .out = &m->engine.ram_bytes, .min = 1, .max = INT64_MAX,
          .group = "Machine", .help = "ceiling of the memory in use, weights included",
          .default_text = "half of what is free"},
         {.name = "kv", .kind = SL_ARG_KIND_CHOICE, .out = &m->kv, .choices = kv_choices,
          .help = "stored type of the cache", .default_text = "q8_0"},
-        {.name = "kv-dir", .kind = SL_ARG_KIND_STRING, .out = &m->kv_dir, .metavar = "DIR",
-         .help = "where the cache lies (an unnamed file)", .default_text = "$SLUICE_KV_DIR, else /var/tmp"},
-        {.name = "allow-ram-dir", .kind = SL_ARG_KIND_FLAG, .out = &m->allow_ram_dir,
-         .help = "accept a memory file system there"},
         {.name = "threads", .kind = SL_ARG_KIND_INT, .out = &m->engine.threads, .min = 1, .max = 1024,
          .help = "computing threads", .default_text = "all processors"},
         {.name = "window", .kind = SL_ARG_KIND_TOKENS, .out = &m->window, .min = 64, .max = 1 << 20,
          .help = "tokens taken through the layers together, a multiple of 64", .default_text = "from the budget"},
         {.name = "ring", .kind = SL_ARG_KIND_SIZE, .out = &m->ring, .min = 1, .max = INT64_MAX,
          .help = "memory of the read buffers together", .default_text = "from the budget"},
+    };
+    return put(out, options, CLI_COMPUTE_OPTIONS);
+}
+
+size_t cli_io_options(cli_machine *m, sl_arg *out)
+{
+    static const char *const io_choices[] = {
+        [SL_IO_AUTO] = "auto", [SL_IO_URING] = "uring", [SL_IO_POOL] = "pool", [SL_IO_BUFFERED] = "buffered", NULL};
+    const sl_arg options[CLI_IO_OPTIONS] = {
+        {.name = "kv-dir", .kind = SL_ARG_KIND_STRING, .out = &m->kv_dir, .metavar = "DIR", .group = "Flash",
+         .help = "where the cache lies (an unnamed file)", .default_text = "$SLUICE_KV_DIR, else /var/tmp"},
+        {.name = "allow-ram-dir", .kind = SL_ARG_KIND_FLAG, .out = &m->allow_ram_dir,
+         .help = "accept a memory file system there"},
+        {.name = "io", .kind = SL_ARG_KIND_CHOICE, .out = &m->io, .choices = io_choices, .metavar = "HOW",
+         .help = "how it is read: auto, uring, pool (of threads), buffered (no direct I/O)",
+         .default_text = "auto"},
+        {.name = "io-probe", .kind = SL_ARG_KIND_FLAG, .out = &m->io_probe,
+         .help = "measure the disk anew, two seconds, and remember it"},
+        {.name = "read-rate", .kind = SL_ARG_KIND_SIZE, .out = &m->read_rate, .metavar = "RATE", .min = 4096, .max = INT64_MAX,
+         .help = "bytes a second that reading the cache may take", .default_text = "all there is"},
+        {.name = "trace", .kind = SL_ARG_KIND_STRING, .out = &m->engine.trace, .metavar = "FILE",
+         .help = "write what happened when, in the Chrome trace format (opens in Perfetto)"},
+    };
+    return put(out, options, CLI_IO_OPTIONS);
+}
+
+size_t cli_long_options(cli_machine *m, sl_arg *out)
+{
+    const sl_arg options[CLI_LONG_OPTIONS] = {
         {.name = "rope-scale", .kind = SL_ARG_KIND_FLOAT, .out = &m->rope_scale, .low = 1, .high = 1e6,
          .group = "Long contexts", .help = "stretch positions by this factor, and the trained context with them"},
         {.name = "force-context", .kind = SL_ARG_KIND_FLAG, .out = &m->force_context,
          .help = "go on beyond the trained context"},
+    };
+    return put(out, options, CLI_LONG_OPTIONS);
+}
+
+size_t cli_output_options(cli_machine *m, sl_arg *out)
+{
+    const sl_arg options[CLI_OUTPUT_OPTIONS] = {
         {.name = "json", .kind = SL_ARG_KIND_FLAG, .out = &m->json, .group = "Output",
          .help = "one JSON object on stdout; text and progress go to stderr"},
         {.name = "verbose", .letter = 'v', .kind = SL_ARG_KIND_FLAG, .out = &m->verbose,
          .help = "plan, kernels and memory on stderr"},
     };
-    _Static_assert(sizeof options / sizeof options[0] == CLI_MACHINE_OPTIONS - INPUT_OPTIONS, "so does it these");
-    memcpy(out, options, sizeof options);
-    return CLI_MACHINE_OPTIONS - INPUT_OPTIONS;
+    return put(out, options, CLI_OUTPUT_OPTIONS);
 }
 
 size_t cli_machine_table(cli_machine *m, const sl_arg *own, size_t n_own, sl_arg *out)
 {
-    size_t n = input_options(m, out);
-    memcpy(out + n, own, n_own * sizeof *own);
-    n += n_own;
-    return n + machine_options(m, out + n);
+    const sl_arg file = {.name = "file", .letter = 'f', .kind = SL_ARG_KIND_STRING, .out = &m->file,
+                         .metavar = "DOC.txt", .help = "the document; - reads standard input"};
+    size_t n = cli_model_options(m, out);
+    n += put(out + n, &file, 1);
+    n += put(out + n, own, n_own);
+    n += cli_compute_options(m, out + n);
+    n += cli_io_options(m, out + n);
+    n += cli_long_options(m, out + n);
+    return n + cli_output_options(m, out + n);
 }
 
 sl_context_options cli_context_options(const cli_machine *m, size_t prompt_tokens)
@@ -208,6 +243,9 @@ sl_context_options cli_context_options(const cli_machine *m, size_t prompt_token
         .prompt_tokens = prompt_tokens,
         .window_tokens = (size_t)m->window,
         .ring_bytes = (uint64_t)m->ring,
+        .read_rate = (uint64_t)m->read_rate,
+        .io = (sl_io)m->io,
+        .io_probe = m->io_probe,
         .rope_scale = m->rope_scale,
         .force_context = m->force_context,
         .stop = cli_interrupted,

@@ -16,23 +16,38 @@ typedef struct cli {
 } cli;
 
 typedef struct cli_engine_options {
-    const char *model;
+    const char *model, *trace;
     int64_t ram_bytes, threads;
+    bool vocab_only, plan_only; /* set by the subcommand */
 } cli_engine_options;
 
 /* What every subcommand that computes takes: model, machine, long contexts, output. */
 typedef struct cli_machine {
     cli_engine_options engine;
     const char *file, *kv_dir;
-    int64_t window, ring;
+    int64_t window, ring, read_rate;
     double rope_scale;
-    bool force_context, allow_ram_dir, json, verbose;
+    bool force_context, allow_ram_dir, io_probe, json, verbose;
     int kv; /* 0: q8_0, 1: f16 */
+    int io; /* sl_io */
 } cli_machine;
 
-enum { CLI_MACHINE_OPTIONS = 13 };
+/* The groups of options, for tables of a subcommand's own making. Each writes its number of them and returns it; each
+ * starts with a group heading of its own. */
+enum { CLI_MODEL_OPTIONS = 1, CLI_COMPUTE_OPTIONS = 5, CLI_IO_OPTIONS = 6, CLI_LONG_OPTIONS = 2, CLI_OUTPUT_OPTIONS = 2 };
+size_t cli_model_options(cli_machine *m, sl_arg *out);   /* model */
+size_t cli_compute_options(cli_machine *m, sl_arg *out); /* ram, kv, threads, window, ring */
+size_t cli_io_options(cli_machine *m, sl_arg *out); /* kv-dir, allow-ram-dir, io, io-probe, read-rate, trace */
+size_t cli_long_options(cli_machine *m, sl_arg *out);    /* rope-scale, force-context */
+size_t cli_output_options(cli_machine *m, sl_arg *out);  /* json, verbose */
 
-/* The option table of a subcommand: its own options behind the input ones, the machine's after. Returns how many. */
+enum {
+    CLI_MACHINE_OPTIONS =
+        CLI_MODEL_OPTIONS + 1 + CLI_COMPUTE_OPTIONS + CLI_IO_OPTIONS + CLI_LONG_OPTIONS + CLI_OUTPUT_OPTIONS
+};
+
+/* The option table of a subcommand that reads a text: its own options behind model and file, the machine's after.
+ * Returns how many. */
 size_t cli_machine_table(cli_machine *m, const sl_arg *own, size_t n_own, sl_arg *out);
 sl_context_options cli_context_options(const cli_machine *m, size_t prompt_tokens);
 
@@ -49,7 +64,7 @@ sl_status cli_read_document(const char *path, const cli_engine_options *options,
                             sl_err *err);
 
 /* Opens the engine; with c->verbose prints processor, kernels and budget to stderr. */
-sl_status cli_open(cli *c, const cli_engine_options *options, bool vocab_only, sl_engine **out, sl_err *err);
+sl_status cli_open(cli *c, const cli_engine_options *options, sl_engine **out, sl_err *err);
 void cli_print_plan(const sl_context *context);
 
 int cmd_run(int argc, char **argv, sl_err *err);

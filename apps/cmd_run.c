@@ -259,7 +259,7 @@ static sl_status work(run_state *r, sl_err *err)
     if (m->file)
         status = cli_read_document(m->file, &m->engine, &r->document, &r->document_bytes, err);
     if (status == SL_OK)
-        status = cli_open(&r->c, &r->o.machine.engine, false, &r->engine, err);
+        status = cli_open(&r->c, &r->o.machine.engine, &r->engine, err);
     if (status == SL_OK)
         status = read_prompt(r, err);
     if (status == SL_OK)

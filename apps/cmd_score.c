@@ -124,7 +124,7 @@ static sl_status read_text(score_state *s, sl_err *err)
     size_t size = 0;
     sl_status status = cli_read_document(s->machine.file, &s->machine.engine, &text, &size, err);
     if (status == SL_OK)
-        status = cli_open(&s->c, &s->machine.engine, false, &s->engine, err);
+        status = cli_open(&s->c, &s->machine.engine, &s->engine, err);
     const sl_prompt prompt = {.document = text, .document_size = size, .whole = true};
     if (status == SL_OK)
         status = sl_engine_prompt(s->engine, &prompt, &s->tokens, err);

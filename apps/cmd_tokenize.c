@@ -58,6 +58,7 @@ int cmd_tokenize(int argc, char **argv, sl_err *err)
     int code = SL_OK;
     if (!parse(&o, argc, argv, &code, err))
         return code;
+    o.engine.vocab_only = true;
     cli c;
     cli_init(&c);
     char *text = NULL;
@@ -67,7 +68,7 @@ int cmd_tokenize(int argc, char **argv, sl_err *err)
     uint64_t n_dropped = 0;
     sl_status status = cli_read_text(o.file, UINT64_C(1) << 40, &text, &size, err);
     if (status == SL_OK)
-        status = cli_open(&c, &o.engine, true, &engine, err);
+        status = cli_open(&c, &o.engine, &engine, err);
     if (status == SL_OK)
         status = sl_engine_tokenize(engine, text, size, o.special, &tokens, &n_dropped, err);
     if (status == SL_OK && n_dropped > 0)

@@ -31,6 +31,8 @@ static sl_status check_options(const sl_engine *engine, const sl_context_options
                           SL_TILE, MAX_WINDOW);
     if (o->cache != SL_CACHE_Q8_0 && o->cache != SL_CACHE_F16)
         return sl_err_set(err, SL_USAGE, "cache type is %d, expected SL_CACHE_Q8_0 or SL_CACHE_F16", (int)o->cache);
+    if ((unsigned)o->io > SL_IO_BUFFERED)
+        return sl_err_set(err, SL_USAGE, "io is %d, expected SL_IO_AUTO to SL_IO_BUFFERED", (int)o->io);
     if (o->max_drafts > 255)
         return sl_err_set(err, SL_USAGE, "drafts are %zu, expected 0 to 255", o->max_drafts);
     if (o->rope_scale != 0.0 && !(o->rope_scale >= 1.0 && o->rope_scale <= 1e6))
@@ -70,7 +72,12 @@ static sl_session_options session_options(const sl_context *context, const sl_co
                         context->layers},
                .dir = kv_dir(o),
                .allow_ram_dir = o->allow_ram_dir,
+               .force_buffered = o->io == SL_IO_BUFFERED,
                .max_tokens = n_context,
+               .read_rate = o->read_rate,
+               .io_engine = o->io == SL_IO_URING  ? SL_IO_ENGINE_URING
+                            : o->io == SL_IO_POOL ? SL_IO_ENGINE_POOL
+                                                  : SL_IO_ENGINE_AUTO,
                .budget = &engine->budget,
                .log = engine->log},
         .max_tokens = n_context,
@@ -386,4 +393,5 @@ void sl_context_get_stats(const sl_context *context, sl_stats *out)
     out->peak_rss_bytes = sl_os_peak_rss_bytes();
     out->page_cache_growth_bytes = kv.page_cache_bytes;
     out->io_mode = kv.io_mode;
+    out->io_engine = kv.io_engine ? kv.io_engine : "none";
 }
