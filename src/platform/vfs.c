@@ -5,104 +5,69 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <string.h>
-#include <time.h>
 
-enum { MAX_TRIES = 100 }; /* in a row without a byte moved */
+#include "platform/transfer.h"
 
-typedef struct transfer {
+typedef struct movement {
     const sl_vfs *vfs;
     sl_file *file;
     uint8_t *read_to; /* one of the two */
     const uint8_t *write_from;
-    size_t bytes;
-    uint64_t off;
-} transfer;
+    sl_transfer transfer;
+} movement;
 
-static int64_t move_once(const transfer *t, size_t done)
+static int64_t move_once(const movement *m)
 {
-    if (t->read_to)
-        return t->vfs->pread(t->file, t->read_to + done, t->bytes - done, t->off + done);
-    return t->vfs->pwrite(t->file, t->write_from + done, t->bytes - done, t->off + done);
+    size_t done = m->transfer.done;
+    size_t bytes = m->transfer.bytes - done;
+    uint64_t off = m->transfer.off + done;
+    if (m->read_to)
+        return m->vfs->pread(m->file, m->read_to + done, bytes, off);
+    return m->vfs->pwrite(m->file, m->write_from + done, bytes, off);
 }
 
-/* A busy device says EAGAIN: give it a millisecond instead of asking again at once. */
-static void pause_for(int cause)
+/* 0 or errno. */
+static int move_all(movement *m)
 {
-    if (cause == EAGAIN) {
-        struct timespec pause = {0, 1000000};
-        nanosleep(&pause, NULL);
+    while (m->transfer.bytes > 0 && !sl_transfer_take(&m->transfer, move_once(m))) {
+        if (m->transfer.cause == EAGAIN)
+            sl_transfer_pause();
     }
+    return m->transfer.cause;
 }
 
-/* 0 or errno; *out_done: bytes moved. ENODATA: nothing came, the file ends here (or the device took nothing). */
-static int move_all(const transfer *t, size_t *out_done)
+static sl_status name_cause(const movement *m, const char *name, sl_err *err)
 {
-    size_t done = 0;
-    int cause = 0;
-    for (int tries = 0; done < t->bytes && tries < MAX_TRIES;) {
-        int64_t moved = move_once(t, done);
-        if (moved < 0 && moved != -EINTR && moved != -EAGAIN) {
-            cause = (int)-moved;
-            break;
-        }
-        if (moved < 0) {
-            cause = (int)-moved;
-            pause_for(cause);
-            tries++;
-            continue;
-        }
-        assert((uint64_t)moved <= t->bytes - done);
-        if (moved == 0) {
-            cause = ENODATA;
-            break;
-        }
-        /* A direct transfer can only go on from a whole sector: what a short one moved beyond it is moved again. */
-        size_t step = (size_t)moved & ~(size_t)(SL_SECTOR_BYTES - 1);
-        cause = step == 0 ? EIO : 0;
-        tries = step == 0 ? tries + 1 : 0;
-        done += step;
-    }
-    *out_done = done;
-    return done == t->bytes ? 0 : cause;
+    return sl_transfer_end(&m->transfer, m->read_to != NULL, name, err);
 }
 
-static bool is_sector_multiple(const transfer *t)
+static bool is_sector_multiple(const movement *m)
 {
-    uintptr_t at = t->read_to ? (uintptr_t)t->read_to : (uintptr_t)t->write_from;
-    return at % SL_SECTOR_BYTES == 0 && t->off % SL_SECTOR_BYTES == 0 && t->bytes % SL_SECTOR_BYTES == 0;
+    uintptr_t at = m->read_to ? (uintptr_t)m->read_to : (uintptr_t)m->write_from;
+    return at % SL_SECTOR_BYTES == 0 && m->transfer.off % SL_SECTOR_BYTES == 0 &&
+           m->transfer.bytes % SL_SECTOR_BYTES == 0;
 }
 
-static sl_status name_cause(const transfer *t, const char *name, size_t done, int cause, sl_err *err)
+static sl_status move_named(movement *m, const char *name, sl_err *err)
 {
-    const char *verb = t->read_to ? "read" : "write";
-    if (cause == ENODATA)
-        return sl_err_set(err, SL_FAILED, "%s: %s of %zu bytes at offset %" PRIu64 " stopped after %zu: %s", name, verb,
-                          t->bytes, t->off, done, t->read_to ? "the file ends there" : "the device takes no more");
-    return sl_err_set_errno(err, SL_FAILED, cause, "%s: cannot %s %zu bytes at offset %" PRIu64 " (%zu moved)", name,
-                            verb, t->bytes, t->off, done);
-}
-
-static sl_status move_named(const transfer *t, const char *name, sl_err *err)
-{
-    assert(is_sector_multiple(t));
+    assert(is_sector_multiple(m));
     (void)is_sector_multiple;
-    size_t done = 0;
-    int cause = move_all(t, &done);
-    return cause == 0 ? SL_OK : name_cause(t, name, done, cause, err);
+    (void)move_all(m);
+    return name_cause(m, name, err);
 }
 
 sl_status sl_vfs_read(const sl_vfs *vfs, sl_file *file, const char *name, void *buf, size_t bytes, uint64_t off,
                       sl_err *err)
 {
-    transfer t = {vfs, file, buf, NULL, bytes, off};
-    return move_named(&t, name, err);
+    movement m = {vfs, file, buf, NULL, {.bytes = bytes, .off = off}};
+    return move_named(&m, name, err);
 }
 
 sl_status sl_vfs_write(const sl_vfs *vfs, sl_file *file, const char *name, const void *buf, size_t bytes, uint64_t off,
                        sl_err *err)
 {
-    transfer t = {vfs, file, NULL, buf, bytes, off};
-    return move_named(&t, name, err);
+    movement m = {vfs, file, NULL, buf, {.bytes = bytes, .off = off}};
+    return move_named(&m, name, err);
 }
 
 static bool is_refusal(int cause)
@@ -119,16 +84,15 @@ sl_status sl_vfs_probe_direct(const sl_vfs *vfs, sl_file *file, const char *name
         written[i] = (uint8_t)(i * 7 + i / 256 + 1);
     memset(back, 0, SL_SECTOR_BYTES);
     *is_direct = false;
-    transfer out = {vfs, file, NULL, written, SL_SECTOR_BYTES, off};
-    transfer in = {vfs, file, back, NULL, SL_SECTOR_BYTES, off};
-    size_t done;
-    int cause = move_all(&out, &done);
+    movement out = {vfs, file, NULL, written, {.bytes = SL_SECTOR_BYTES, .off = off}};
+    movement in = {vfs, file, back, NULL, {.bytes = SL_SECTOR_BYTES, .off = off}};
+    int cause = move_all(&out);
     if (cause != 0 && !is_refusal(cause))
-        return name_cause(&out, name, done, cause, err);
+        return name_cause(&out, name, err);
     if (cause == 0) {
-        cause = move_all(&in, &done);
+        cause = move_all(&in);
         if (cause != 0 && !is_refusal(cause))
-            return name_cause(&in, name, done, cause, err);
+            return name_cause(&in, name, err);
     }
     if (cause == 0 && memcmp(written, back, SL_SECTOR_BYTES) != 0)
         return sl_err_set(err, SL_DAMAGED, "%s: offset %" PRIu64 " gave back other bytes than were written", name, off);

@@ -56,14 +56,16 @@ struct sl_vfs {
     int64_t (*cached_bytes)(sl_file *file);
     /* The asynchronous operations; aio_open NULL: this system has none. Raw, the seam for faults: short reads, EINTR
      * and EAGAIN come through. One thread drives a queue; aio_wake from any. */
-    /* 0 or -errno (ENOSYS, EPERM: missing, forbidden). *is_registered: whether the memory and the file were. */
-    int (*aio_open)(const sl_vfs *vfs, const sl_aio_options *options, sl_aio **out, bool *is_registered);
+    /* 0 or -errno (ENOSYS, EPERM: missing, forbidden). *register_refused: 0, or the errno with which the system
+     * would not register memory and file: reads work all the same. */
+    int (*aio_open)(const sl_vfs *vfs, const sl_aio_options *options, sl_aio **out, int *register_refused);
     void (*aio_close)(sl_aio *aio); /* nothing is in flight */
-    /* Starts reads, at most depth in flight: how many were started, or -errno. */
+    /* Starts the first of the reads, at most depth in flight: how many were started, or -errno: none was. */
     int (*aio_start)(sl_aio *aio, const sl_aio_read *reads, size_t n);
-    /* Waits for at least one end, a wake or the timeout (negative: none): how many were filled in, or -errno. */
+    /* Waits for at least one end, a wake or the timeout (seconds; negative: none): how many were filled in, or
+     * -errno. 0 may also be a stray wake. */
     int (*aio_wait)(sl_aio *aio, double timeout_s, sl_aio_done *done, size_t most);
-    void (*aio_wake)(sl_aio *aio);
+    void (*aio_wake)(sl_aio *aio); /* ends the wait under way or the next one */
     const char *aio_name; /* "io_uring" */
     void *state;
 };
