@@ -52,6 +52,7 @@ need_group() {
         need pkg-config command -v pkg-config
         need libpcre2-dev pkg-config --exists libpcre2-8
         need libxxhash-dev pkg-config --exists libxxhash
+        [ "$(uname -s)" != Linux ] || need liburing-dev pkg-config --exists liburing
         ;;
     test)
         need libcmocka-dev pkg-config --exists cmocka

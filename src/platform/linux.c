@@ -15,13 +15,11 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include "platform/linux_impl.h"
+
 #define TMPFS_MAGIC_NUMBER 0x01021994
 #define RAMFS_MAGIC_NUMBER 0x858458f6
 #define CACHESTAT_NUMBER 451 /* the same on every architecture since Linux 6.5 */
-
-struct sl_file {
-    int fd;
-};
 
 static int file_set_direct(sl_file *file, bool direct)
 {
@@ -202,6 +200,14 @@ const sl_vfs *sl_vfs_system(void)
         .reserve = file_reserve,
         .drop_cached = file_drop_cached,
         .cached_bytes = file_cached_bytes,
+#ifdef SLUICE_LIBURING
+        .aio_open = sl_uring_open,
+        .aio_close = sl_uring_close,
+        .aio_start = sl_uring_start,
+        .aio_wait = sl_uring_wait,
+        .aio_wake = sl_uring_wake,
+        .aio_name = "io_uring",
+#endif
     };
     return &system_vfs;
 }

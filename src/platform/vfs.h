@@ -20,7 +20,7 @@ typedef struct sl_aio_read {
     void *buf;
     size_t bytes;
     uint64_t off;
-    uint64_t tag;
+    uint64_t tag; /* the caller's, less than 2^63 */
 } sl_aio_read;
 
 typedef struct sl_aio_done {
