@@ -9,6 +9,7 @@
 #include <assert.h>
 #include <string.h>
 
+#include "kernel/attn_few.h"
 #include "kernel/avx2.h"
 
 /* Accumulators of a register block: 8 leave room for queries and broadcasts in 16 registers and hide the latency
@@ -29,23 +30,6 @@ typedef struct block {
     __m256 alpha[2], beta[2]; /* of the fold */
     __m256 seen[2];           /* all ones where the query sees any key */
 } block;
-
-/* ---- scalar rules, eight at a time ---- */
-
-AVX2_INLINE __m256 tanh_8(__m256 y)
-{
-    const __m256 sign = _mm256_set1_ps(-0.0f), one = _mm256_set1_ps(1.0f);
-    __m256 magnitude = _mm256_andnot_ps(sign, y);
-    __m256 t = _mm256_mul_ps(y, y);
-    __m256 p = _mm256_fmadd_ps(_mm256_set1_ps(SL_TANH_T3), t, _mm256_set1_ps(SL_TANH_T2));
-    p = _mm256_fmadd_ps(p, t, _mm256_set1_ps(SL_TANH_T1));
-    __m256 small = _mm256_fmadd_ps(_mm256_mul_ps(y, t), p, y);
-    __m256 x = _mm256_mul_ps(_mm256_add_ps(magnitude, magnitude), _mm256_set1_ps(SL_LOG2E));
-    __m256 e = sl_avx2_exp2(_mm256_min_ps(x, _mm256_set1_ps(SL_TANH_EXP_MAX)));
-    __m256 large = _mm256_sub_ps(one, _mm256_div_ps(_mm256_set1_ps(2.0f), _mm256_add_ps(e, one)));
-    large = _mm256_or_ps(large, _mm256_and_ps(sign, y));
-    return _mm256_blendv_ps(large, small, _mm256_cmp_ps(magnitude, _mm256_set1_ps(SL_TANH_SMALL), _CMP_LT_OQ));
-}
 
 /* ---- masks ---- */
 
@@ -85,7 +69,7 @@ AVX2_INLINE void maximum_of_scores(block *b, int j, float softcap, const bool ma
         float *at = b->s + t * SL_LANES + 8 * j;
         __m256 s = _mm256_load_ps(at);
         if (softcap != 0.0f)
-            s = _mm256_mul_ps(cap, tanh_8(s));
+            s = _mm256_mul_ps(cap, sl_avx2_tanh(s));
         if (masked)
             s = _mm256_blendv_ps(_mm256_set1_ps(-INFINITY), s, _mm256_load_ps(b->vis + t * SL_LANES + 8 * j));
         if (masked || softcap != 0.0f)
@@ -413,16 +397,21 @@ AVX2_INLINE cut block_start(block *b, const sl_tile_args *args, size_t i, size_t
 
 AVX2 void sl_attn_tile_f16_avx2(const sl_tile_args *args)
 {
+    const size_t few = sl_attn_few(args->n_queries, SL_FEW_AVX2_F16), n_queries = args->n_queries - few;
     const size_t head_dim = args->head_dim, n = SL_TILE * head_dim;
     assert(head_dim % 16 == 0 && head_dim <= SL_MAX_HEAD_DIM);
+    if (few > 0)
+        sl_attn_few_f16_avx2(args, n_queries);
+    if (n_queries == 0)
+        return;
     float *k = args->scratch, *s = k + 2 * n;
     const f16_tile t = {head_dim, k, k + n};
     widen_f16(t.k, args->tile, n);
     widen_f16(t.v, args->tile + 2 * n, n);
     block b = {.s = s, .vis = s + SL_TILE * SL_LANES};
-    for (size_t i = 0; i * SL_LANES < args->n_queries; i++) {
+    for (size_t i = 0; i * SL_LANES < n_queries; i++) {
         cut seen = block_start(&b, args, i, sl_qblock_bytes(SL_KV_TYPE_F16, head_dim));
-        bool half = args->n_queries - i * SL_LANES <= HALF_BLOCK;
+        bool half = n_queries - i * SL_LANES <= HALF_BLOCK;
         if (seen == CUT_NONE && half)
             block_f16(&t, &b, args->softcap, 1, false);
         else if (seen == CUT_NONE)
@@ -436,8 +425,13 @@ AVX2 void sl_attn_tile_f16_avx2(const sl_tile_args *args)
 
 AVX2 void sl_attn_tile_q8_avx2(const sl_tile_args *args)
 {
+    const size_t few = sl_attn_few(args->n_queries, SL_FEW_AVX2_Q8), n_queries = args->n_queries - few;
     const size_t head_dim = args->head_dim, n = SL_TILE * head_dim, n_scales = head_dim / SL_GROUP * SL_TILE;
     assert(head_dim % SL_GROUP == 0 && head_dim <= SL_MAX_HEAD_DIM);
+    if (few > 0)
+        sl_attn_few_q8_avx2(args, n_queries);
+    if (n_queries == 0)
+        return;
     float *s = args->scratch, *ks = s + 2 * SL_TILE * SL_LANES;
     int16_t *k = (int16_t *)(void *)(ks + 3 * n_scales);
     q8_tile t = {.head_dim = head_dim, .k = k, .v = k + n, .ks = ks, .vs = ks + n_scales, .vf = ks + 2 * n_scales};
@@ -445,9 +439,9 @@ AVX2 void sl_attn_tile_q8_avx2(const sl_tile_args *args)
     t.weight = (uint32_t *)t.bias + head_dim;
     widen_q8(&t, args->tile);
     block b = {.s = s, .vis = s + SL_TILE * SL_LANES};
-    for (size_t i = 0; i * SL_LANES < args->n_queries; i++) {
+    for (size_t i = 0; i * SL_LANES < n_queries; i++) {
         cut seen = block_start(&b, args, i, sl_qblock_bytes(SL_KV_TYPE_Q8_0, head_dim));
-        bool half = args->n_queries - i * SL_LANES <= HALF_BLOCK;
+        bool half = n_queries - i * SL_LANES <= HALF_BLOCK;
         if (seen == CUT_NONE && half)
             block_q8(&t, &b, args->softcap, 1, false);
         else if (seen == CUT_NONE)

@@ -1,0 +1,25 @@
+/* Attention tiles against few queries: the path that attn_tile takes when a query block holds at most so many that
+ * most lanes of a vector of queries would be empty. Private to this folder and the checks.
+ * It reads the tile as it lies and leaves the scratch alone. */
+#ifndef SL_ATTN_FEW_H
+#define SL_ATTN_FEW_H
+
+#include "kernel/kernel.h"
+
+/* Most queries of a call's last block that take this path: measured, see bench/bench_attn.c. */
+enum { SL_FEW_AVX2_F16 = 8, SL_FEW_AVX2_Q8 = 8 };
+
+/* How many of n queries take it: all of the last block or none. */
+static inline size_t sl_attn_few(size_t n, size_t most)
+{
+    size_t last = n % SL_LANES;
+    return last <= most ? last : 0;
+}
+
+#if defined(__x86_64__)
+/* Queries [first, args->n_queries), all of one block, against the tile, with AVX2, FMA and F16C. */
+void sl_attn_few_f16_avx2(const sl_tile_args *args, size_t first);
+void sl_attn_few_q8_avx2(const sl_tile_args *args, size_t first);
+#endif
+
+#endif
