@@ -134,7 +134,7 @@ void cli_print_plan(const sl_context *context)
 
 bool cli_parse(const sl_args_table *table, int argc, char **argv, sl_args_result *result, int *exit_code, sl_err *err)
 {
-    *exit_code = sl_args_parse(table, argc, argv, result, err);
+    *exit_code = (int)sl_args_parse(table, argc, argv, result, err);
     if (*exit_code != SL_OK)
         return false;
     if (!result->help)

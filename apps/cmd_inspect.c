@@ -137,9 +137,9 @@ int cmd_inspect(int argc, char **argv, sl_err *err)
     sl_model_summary summary;
     sl_status status = sl_model_inspect(path, &nothing, &summary, err);
     if (status != SL_OK)
-        return status;
+        return (int)status;
     if (json)
-        return print_json(path, &summary, err);
+        return (int)print_json(path, &summary, err);
     print_summary(&summary);
     printf("\nmetadata\n");
     const sl_model_visitor values = {.value = print_value};

@@ -70,7 +70,7 @@ static bool parse(run_options *o, int argc, char **argv, int *exit_code, sl_err 
     if (!cli_parse(&table, argc, argv, &result, exit_code, err))
         return false;
     if (!o->machine.file && !o->question) {
-        *exit_code = sl_text_error(err, SL_USAGE, "nothing to read: give a document (-f) or a question (-p)");
+        *exit_code = (int)sl_text_error(err, SL_USAGE, "nothing to read: give a document (-f) or a question (-p)");
         return false;
     }
     return true;
@@ -297,7 +297,7 @@ int cmd_run(int argc, char **argv, sl_err *err)
     cli_init(&r.c);
     r.c.verbose = r.o.machine.verbose;
     r.text_out = r.o.machine.json ? stderr : stdout;
-    code = work(&r, err);
+    code = (int)work(&r, err);
     sl_progress_clear(&r.c.progress);
     free(r.document);
     free(r.text);

@@ -42,7 +42,7 @@ static bool parse(score_state *s, int argc, char **argv, int *exit_code, sl_err 
     if (!cli_parse(&table, argc, argv, &result, exit_code, err))
         return false;
     if (!s->machine.file)
-        *exit_code = sl_text_error(err, SL_USAGE, "nothing to read: give a text (-f)");
+        *exit_code = (int)sl_text_error(err, SL_USAGE, "nothing to read: give a text (-f)");
     return s->machine.file != NULL;
 }
 
@@ -211,7 +211,7 @@ int cmd_score(int argc, char **argv, sl_err *err)
         return code;
     cli_init(&s.c);
     s.c.verbose = s.machine.verbose;
-    code = work(&s, err);
+    code = (int)work(&s, err);
     sl_progress_clear(&s.c.progress);
     sl_context_destroy(s.context);
     if (s.engine)

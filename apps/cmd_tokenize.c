@@ -82,5 +82,5 @@ int cmd_tokenize(int argc, char **argv, sl_err *err)
         sl_tokens_free(engine, &tokens);
     sl_engine_close(engine);
     free(text);
-    return status;
+    return (int)status;
 }

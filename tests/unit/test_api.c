@@ -39,7 +39,9 @@ static void write_model(const tiny_model *model)
     gguf_build_deinit(&build);
 }
 
+#if defined(__x86_64__)
 static unsigned caller_mode; /* bits of MXCSR that the caller sets once the model is written */
+#endif
 
 static void set_caller_mode(void)
 {
@@ -290,6 +292,7 @@ static void rope_scaling_by_file_and_by_option_agree(void **unused)
     assert_memory_equal(&by_option, &by_tensor, sizeof by_tensor);
 }
 
+#if defined(__x86_64__)
 typedef struct drawn_ids {
     int32_t ids[40];
     size_t n;
@@ -325,6 +328,7 @@ static drawn_ids draw_some(void)
     sl_engine_close(engine);
     return d;
 }
+#endif
 
 /* Flushing of denormals and another rounding, set by whoever calls: the same bits, and the word is as it was. */
 static void a_callers_control_word_changes_nothing(void **unused)
