@@ -54,27 +54,40 @@ static void fault_close(sl_file *file)
     free(file);
 }
 
-static int64_t fault_pread(sl_file *file, void *buf, size_t bytes, uint64_t off)
+/* Whether this read is the one to fail. */
+static bool hits_read(const sl_file *file)
 {
     fault_vfs *fault = file->fault;
-    const sl_vfs *inner = sl_vfs_system();
     bool is_read = fault->kind == FAULT_READ || fault->kind == FAULT_SHORT_READ || fault->kind == FAULT_ZERO_READ ||
-                   fault->kind == FAULT_FLIPPED_BIT;
-    if (fault->kind == FAULT_DIRECT_AT_READ && file->is_direct && hits(fault))
-        return -EINVAL;
-    if (!is_read || !hits(fault))
-        return inner->pread(file->inner, buf, bytes, off);
-    if (fault->kind == FAULT_READ)
+                   fault->kind == FAULT_FLIPPED_BIT || (fault->kind == FAULT_DIRECT_AT_READ && file->is_direct);
+    return is_read && hits(fault);
+}
+
+/* What a read that really moved so much shall have given. */
+static int64_t spoil_read(const fault_vfs *fault, uint8_t *buf, int64_t moved)
+{
+    switch (fault->kind) {
+    case FAULT_READ:
         return -(int64_t)fault->code;
-    if (fault->kind == FAULT_ZERO_READ)
+    case FAULT_DIRECT_AT_READ:
+        return -EINVAL;
+    case FAULT_ZERO_READ:
         return 0;
-    int64_t moved = inner->pread(file->inner, buf, bytes, off);
-    if (moved <= 0)
-        return moved;
-    if (fault->kind == FAULT_SHORT_READ)
+    case FAULT_SHORT_READ:
         return moved > 1 ? moved / 2 : moved;
-    ((uint8_t *)buf)[(size_t)moved * 5 / 7] ^= 0x10;
-    return moved;
+    default:
+        if (moved > 0)
+            buf[(size_t)moved * 5 / 7] ^= 0x10;
+        return moved;
+    }
+}
+
+static int64_t fault_pread(sl_file *file, void *buf, size_t bytes, uint64_t off)
+{
+    bool is_hit = hits_read(file);
+    bool is_refused = is_hit && file->fault->kind != FAULT_SHORT_READ && file->fault->kind != FAULT_FLIPPED_BIT;
+    int64_t moved = is_refused ? 0 : sl_vfs_system()->pread(file->inner, buf, bytes, off);
+    return is_hit ? spoil_read(file->fault, buf, moved) : moved;
 }
 
 static int64_t fault_pwrite(sl_file *file, const void *buf, size_t bytes, uint64_t off)
@@ -122,6 +135,159 @@ static int64_t fault_cached_bytes(sl_file *file)
     return sl_vfs_system()->cached_bytes(file->inner);
 }
 
+/* A queue over the system's. Its own tags are indices of `reads`. */
+struct sl_aio {
+    sl_file *file;
+    sl_aio *inner;
+    size_t depth;
+    sl_aio_read *reads; /* [depth] */
+    bool *is_used;      /* [depth] */
+    sl_aio_done *held;  /* [depth] ends not passed on, in order of arrival; reads by index */
+    size_t n_held, n_in_flight;
+    uint64_t random;
+};
+
+static void *need(size_t n, size_t bytes)
+{
+    void *memory = calloc(n, bytes);
+    if (!memory)
+        abort();
+    return memory;
+}
+
+static int fault_aio_open(const sl_vfs *vfs, const sl_aio_options *options, sl_aio **out, int *register_refused)
+{
+    fault_vfs *fault = vfs->state;
+    const sl_vfs *inner = sl_vfs_system();
+    *out = NULL;
+    if (fault->kind == FAULT_AIO_OPEN) {
+        atomic_fetch_add(&fault->n_hits, 1);
+        return -fault->code;
+    }
+    sl_aio_options inner_options = *options;
+    inner_options.file = options->file->inner;
+    if (fault->kind == FAULT_AIO_REGISTER) {
+        inner_options.memory = NULL;
+        inner_options.memory_bytes = 0;
+    }
+    sl_aio *aio = need(1, sizeof *aio);
+    int failed = inner->aio_open(inner, &inner_options, &aio->inner, register_refused);
+    if (failed != 0) {
+        free(aio);
+        return failed;
+    }
+    if (fault->kind == FAULT_AIO_REGISTER) {
+        *register_refused = fault->code;
+        atomic_fetch_add(&fault->n_hits, 1);
+    }
+    aio->file = options->file;
+    aio->depth = options->depth;
+    aio->random = 88172645463325252U;
+    aio->reads = need(aio->depth, sizeof *aio->reads);
+    aio->is_used = need(aio->depth, sizeof *aio->is_used);
+    aio->held = need(aio->depth, sizeof *aio->held);
+    atomic_fetch_add(&fault->n_queues, 1);
+    *out = aio;
+    return 0;
+}
+
+static void fault_aio_close(sl_aio *aio)
+{
+    if (!aio)
+        return;
+    atomic_fetch_sub(&aio->file->fault->n_queues, 1);
+    sl_vfs_system()->aio_close(aio->inner);
+    free(aio->reads);
+    free(aio->is_used);
+    free(aio->held);
+    free(aio);
+}
+
+static int fault_aio_start(sl_aio *aio, const sl_aio_read *reads, size_t n)
+{
+    fault_vfs *fault = aio->file->fault;
+    bool is_start = fault->kind == FAULT_AIO_START || fault->kind == FAULT_AIO_FEW_STARTED;
+    bool is_hit = is_start && hits(fault);
+    if (is_hit && fault->kind == FAULT_AIO_START)
+        return -fault->code;
+    int n_started = 0;
+    for (size_t i = 0; i < n && (i == 0 || !is_hit); i++) {
+        size_t at = 0;
+        while (at < aio->depth && aio->is_used[at])
+            at++;
+        if (at == aio->depth)
+            abort(); /* more in flight than agreed */
+        sl_aio_read read = reads[i];
+        read.tag = at;
+        int failed = sl_vfs_system()->aio_start(aio->inner, &read, 1);
+        if (failed != 1)
+            return n_started > 0 ? n_started : failed;
+        aio->reads[at] = reads[i];
+        aio->is_used[at] = true;
+        aio->n_in_flight++;
+        n_started++;
+    }
+    return n_started;
+}
+
+/* Passes the held end on. */
+static sl_aio_done pass_on(sl_aio *aio, size_t i)
+{
+    size_t at = (size_t)aio->held[i].tag;
+    sl_aio_done done = {aio->reads[at].tag, aio->held[i].moved};
+    if (hits_read(aio->file))
+        done.moved = spoil_read(aio->file->fault, aio->reads[at].buf, done.moved);
+    aio->is_used[at] = false;
+    aio->n_in_flight--;
+    aio->n_held--;
+    memmove(&aio->held[i], &aio->held[i + 1], (aio->n_held - i) * sizeof *aio->held);
+    return done;
+}
+
+static size_t random_below(sl_aio *aio, size_t n)
+{
+    aio->random ^= aio->random << 13;
+    aio->random ^= aio->random >> 7;
+    aio->random ^= aio->random << 17;
+    return (size_t)(aio->random % n);
+}
+
+static int fault_aio_wait(sl_aio *aio, double timeout_s, sl_aio_done *done, size_t most)
+{
+    fault_vfs *fault = aio->file->fault;
+    bool is_shuffled = fault->kind == FAULT_AIO_SHUFFLED;
+    if (fault->kind == FAULT_AIO_WAIT && hits(fault))
+        return -fault->code;
+    size_t room = aio->depth - aio->n_held;
+    int n = room == 0 ? 0
+                      : sl_vfs_system()->aio_wait(aio->inner, aio->n_held > 0 ? 0 : timeout_s,
+                                                  aio->held + aio->n_held, room);
+    aio->n_held += n > 0 ? (size_t)n : 0;
+    if (aio->n_held == 0)
+        return n;
+    if (!is_shuffled) {
+        size_t n_passed = 0;
+        while (n_passed < most && aio->n_held > 0)
+            done[n_passed++] = pass_on(aio, 0);
+        return (int)n_passed;
+    }
+    /* Others may overtake: give them the time. */
+    while (aio->n_held < aio->n_in_flight && random_below(aio, 4) != 0) {
+        n = sl_vfs_system()->aio_wait(aio->inner, 0.002, aio->held + aio->n_held, aio->depth - aio->n_held);
+        aio->n_held += n > 0 ? (size_t)n : 0;
+    }
+    size_t i = random_below(aio, aio->n_held);
+    if (i > 0)
+        atomic_fetch_add(&fault->n_hits, 1);
+    done[0] = pass_on(aio, i);
+    return 1;
+}
+
+static void fault_aio_wake(sl_aio *aio)
+{
+    sl_vfs_system()->aio_wake(aio->inner);
+}
+
 void fault_vfs_init(fault_vfs *fault, fault_kind kind, int code, uint64_t n)
 {
     memset(fault, 0, sizeof *fault);
@@ -141,4 +307,13 @@ void fault_vfs_init(fault_vfs *fault, fault_kind kind, int code, uint64_t n)
         .cached_bytes = fault_cached_bytes,
         .state = fault,
     };
+    const sl_vfs *inner = sl_vfs_system();
+    if (inner->aio_open) {
+        fault->vfs.aio_open = fault_aio_open;
+        fault->vfs.aio_close = fault_aio_close;
+        fault->vfs.aio_start = fault_aio_start;
+        fault->vfs.aio_wait = fault_aio_wait;
+        fault->vfs.aio_wake = fault_aio_wake;
+        fault->vfs.aio_name = inner->aio_name;
+    }
 }

@@ -1,4 +1,5 @@
-/* The system's files with one fault, at the n-th call of its kind. */
+/* The system's files with one fault, at the n-th call of its kind. The faults of reads come at the n-th blocking read or
+ * at the n-th end of an asynchronous one; both count together. */
 #ifndef TEST_FAULT_VFS_H
 #define TEST_FAULT_VFS_H
 
@@ -20,7 +21,13 @@ typedef enum fault_kind {
     FAULT_DIRECT_AT_WRITE, /* EINVAL for direct writes */
     FAULT_DIRECT_AT_READ,  /* EINVAL for direct reads */
     FAULT_SILENTLY_CACHED, /* direct accepted, pages cached all the same */
-    FAULT_WRITE_OUT        /* the n-th drop of cached pages fails with `code`: writing out failed */
+    FAULT_WRITE_OUT,       /* the n-th drop of cached pages fails with `code`: writing out failed */
+    FAULT_AIO_OPEN,        /* no asynchronous queue, now and ever: `code` (n is ignored, like in the next two) */
+    FAULT_AIO_REGISTER,    /* memory and file are not registered: `code` */
+    FAULT_AIO_SHUFFLED,    /* ends arrive one by one in a shuffled order */
+    FAULT_AIO_START,       /* the n-th start refused with `code` */
+    FAULT_AIO_FEW_STARTED, /* the n-th start takes one read only */
+    FAULT_AIO_WAIT         /* the n-th wait fails with `code` */
 } fault_kind;
 
 typedef struct fault_vfs {
@@ -32,6 +39,7 @@ typedef struct fault_vfs {
     atomic_uint_least64_t n_calls; /* of the kind */
     atomic_uint_least64_t n_hits;  /* faults that happened */
     atomic_int n_open;             /* files open now */
+    atomic_int n_queues;           /* asynchronous queues open now */
 } fault_vfs;
 
 void fault_vfs_init(fault_vfs *fault, fault_kind kind, int code, uint64_t n);
