@@ -335,7 +335,7 @@ def small_group(ground):
         if group.kills():
             problems.append("the kernel killed for want of memory")
     # Everything the group reads, the model and the program too, is charged to it unless it was cached before
-    return problems + ([f"the page cache of the group grew to {most}"] if most > 32 * MIB else [])
+    return problems + ([f"the page cache of the group grew to {most}"] if most > 4 * MIB else [])
 
 
 @case("a memory cgroup too small for anything is refused by name")

@@ -71,11 +71,11 @@ class Streamed(Tiny):
 
 
 class Done:
-    """How a process ended: code (negative: the signal), out, err (text), usage."""
+    """How a process ended: code (negative: the signal), out, err (text), bytes read from and written to the disk."""
 
-    def __init__(self, code, out, err, usage):
-        self.code, self.out, self.err, self.usage = code, out, err, usage
-        self.peak = usage.ru_maxrss * 1024
+    def __init__(self, code, out, err, io):
+        self.code, self.out, self.err = code, out, err
+        self.disk_read, self.disk_written = io["read_bytes"], io["write_bytes"]
         lines = [line for line in err.split("\n") if line]
         self.last = lines[-1] if lines else ""
         self.warnings = [line for line in lines if line.startswith("sluice: warning")]
@@ -159,12 +159,19 @@ class Child:
         if hung:
             self.process.kill()
             self.process.send_signal(signal.SIGCONT)
+        os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)  # a zombie: root can read its counters
+        try:
+            io = counters(self.pid)
+        except OSError:
+            io = None
         _, status, usage = os.wait4(self.pid, 0)
+        # For others the same in blocks of 512 bytes
+        io = io or {"read_bytes": usage.ru_inblock * 512, "write_bytes": usage.ru_oublock * 512}
         self.process.returncode = os.waitstatus_to_exitcode(status)
         self.out.seek(0)
         self.err.seek(0)
         text = self.err.read().decode(errors="replace") + (f"\nno end after {seconds} s" if hung else "")
-        return Done(-999 if hung else self.process.returncode, self.out.read(), text, usage)
+        return Done(-999 if hung else self.process.returncode, self.out.read(), text, io)
 
 
 def run(argv, setup=None, seconds=TIMEOUT_S, env=None):
