@@ -50,6 +50,23 @@ static int register_memory(sl_aio *aio, const sl_aio_options *options)
     return failed;
 }
 
+/* 0 or -errno: nothing goes through the ring and comes back. A filter of system calls may let a ring be made and forbid
+ * its use. */
+static int try_ring(struct io_uring *ring)
+{
+    struct io_uring_cqe *cqe;
+    io_uring_prep_nop(io_uring_get_sqe(ring));
+    int submitted = io_uring_submit_and_wait(ring, 1);
+    if (submitted != 1)
+        return submitted < 0 ? submitted : -EAGAIN;
+    int failed = io_uring_peek_cqe(ring, &cqe);
+    if (failed == 0) {
+        failed = cqe->res;
+        io_uring_cqe_seen(ring, cqe);
+    }
+    return failed;
+}
+
 int sl_uring_open(const sl_vfs *vfs, const sl_aio_options *options, sl_aio **out, int *register_refused)
 {
     (void)vfs;
@@ -68,7 +85,7 @@ int sl_uring_open(const sl_vfs *vfs, const sl_aio_options *options, sl_aio **out
     }
     aio->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     unsigned needed = IORING_FEAT_NODROP | IORING_FEAT_RW_CUR_POS;
-    failed = aio->event_fd < 0 ? -errno : (params.features & needed) != needed ? -ENOSYS : 0;
+    failed = aio->event_fd < 0 ? -errno : (params.features & needed) != needed ? -ENOSYS : try_ring(&aio->ring);
     if (failed != 0) {
         sl_uring_close(aio);
         return failed;
