@@ -4,11 +4,12 @@
 BUILD ?= build
 PREFIX ?= /usr/local
 FUZZ_SECONDS ?= 60
+MACOS_ARCH ?= arm64
 SANITIZED = unit prop fault
 export MODEL
 
 .DEFAULT_GOAL := all
-.PHONY: all help setup demo test check asan tsan fuzz lint fmt bench install clean
+.PHONY: all help setup demo test check asan tsan fuzz macos lint fmt bench install clean
 
 all: ## build build/sluice, build/libsluice.a and build/libsluice.so
 	@tools/setup.sh --check build
@@ -47,6 +48,10 @@ fuzz: ## libFuzzer on every parser, FUZZ_SECONDS each
 	@tools/setup.sh build test fuzz
 	@tools/fuzz.sh $(FUZZ_SECONDS)
 
+macos: ## cross-build everything for macOS on arm64 (MACOS_ARCH=x86_64 too) and examine it; it cannot run here
+	@tools/setup.sh build macos
+	@tools/macos.sh build_macos $(MACOS_ARCH)
+
 lint: ## include graph, headers, forbidden calls, stray instructions
 	@tools/setup.sh --check build test
 	@tools/build.sh $(BUILD) sluice_core
@@ -64,4 +69,4 @@ install: all ## copy program, library, headers and pkg-config file to PREFIX
 	@cmake --install $(BUILD) --prefix "$(PREFIX)"
 
 clean: ## remove the build folders
-	@rm -rf build build_asan build_tsan build_fuzz
+	@rm -rf build build_asan build_tsan build_fuzz build_macos

@@ -11,15 +11,24 @@ foreach(header IN LISTS headers)
     string(APPEND exports "    ${symbol}")
   endforeach()
 endforeach()
-if(exports)
-  string(PREPEND exports "  global:\n")
+if(APPLE) # one name a line, as its linker knows it
+  string(REGEX REPLACE " +(sl_[a-z0-9_]+);" "_\\1" exports "${exports}")
+  file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/sluice.map CONTENT "${exports}" @ONLY)
+else()
+  if(exports)
+    string(PREPEND exports "  global:\n")
+  endif()
+  file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/sluice.map CONTENT "{\n${exports}  local: *;\n};\n" @ONLY)
 endif()
-file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/sluice.map CONTENT "{\n${exports}  local: *;\n};\n" @ONLY)
 
 add_library(sluice_shared SHARED $<TARGET_OBJECTS:sluice_core>)
 set_target_properties(sluice_shared PROPERTIES OUTPUT_NAME sluice VERSION ${PROJECT_VERSION}
   SOVERSION ${PROJECT_VERSION_MAJOR} LINK_DEPENDS ${CMAKE_BINARY_DIR}/sluice.map
   LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
 target_link_libraries(sluice_shared PRIVATE sluice_flags)
-target_link_options(sluice_shared PRIVATE -Wl,--version-script=${CMAKE_BINARY_DIR}/sluice.map)
+if(APPLE) # zig's linker takes the option and exports everything all the same
+  target_link_options(sluice_shared PRIVATE -Wl,-exported_symbols_list,${CMAKE_BINARY_DIR}/sluice.map)
+else()
+  target_link_options(sluice_shared PRIVATE -Wl,--version-script=${CMAKE_BINARY_DIR}/sluice.map)
+endif()
 install(TARGETS sluice_shared LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs, by apt, what the named groups need and this machine lacks; says nothing when nothing is missing.
-#   tools/setup.sh [--check] GROUP...      groups: build test model fuzz fmt
+#   tools/setup.sh [--check] GROUP...      groups: build test model fuzz macos fmt
 # --check installs nothing: it names what is missing, in one line, and fails.
 # What counts is whether the thing works, not where it came from: a compiler outside dpkg is a compiler.
 set -eu
@@ -66,9 +66,14 @@ need_group() {
         need python3-pip has_pip
         ;;
     fuzz) need "clang libclang-rt-dev" has_libfuzzer ;;
+    macos)
+        need python3 has_python
+        need python3-pip has_pip
+        need xz-utils command -v xz
+        ;;
     fmt) need clang-format command -v clang-format ;;
     *)
-        echo "tools/setup.sh: unknown group '$1' (build test model fuzz fmt)" >&2
+        echo "tools/setup.sh: unknown group '$1' (build test model fuzz macos fmt)" >&2
         exit 2
         ;;
     esac
