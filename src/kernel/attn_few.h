@@ -7,7 +7,7 @@
 #include "kernel/kernel.h"
 
 /* Most queries of a call's last block that take this path: measured, see bench/bench_attn.c. */
-enum { SL_FEW_AVX2_F16 = 8, SL_FEW_AVX2_Q8 = 8 };
+enum { SL_FEW_AVX2_F16 = 8, SL_FEW_AVX2_Q8 = 4 };
 
 /* How many of n queries take it: all of the last block or none. */
 static inline size_t sl_attn_few(size_t n, size_t most)

@@ -1,14 +1,15 @@
 /* Attention tiles against few queries for AVX2, FMA and F16C: the bits of attn_ref.c.
  * Lanes are keys (scores, softmax, Q8_0's outputs) or dimensions (F16's outputs), so that one query fills the vectors.
- * The tile is read as it lies and widened in registers, for as many queries at once as registers allow: `nq`, a
- * constant in every inlined copy. A query that sees only a part of the tile goes alone. */
+ * The tile is read as it lies and widened in registers, for one query or two at once: `nq`, a constant
+ * in every inlined copy. A query that sees only a part of the tile goes alone. */
 #include "kernel/attn_few.h"
 
 #if defined(__x86_64__)
 
 #include "kernel/avx2.h"
 
-enum { MAX_TOGETHER = 4 };
+/* Queries that share what is widened: more would share little more (a third of the work, with Q8_0) and spill. */
+enum { TOGETHER = 2 };
 
 /* One query, out of its block. */
 typedef struct few_query {
@@ -104,8 +105,9 @@ AVX2_INLINE void softmax(few_query *f, float softcap, const bool masked)
 AVX2_INLINE void fold_o(const few_query *f, size_t head_dim)
 {
     float *at = f->state + 2 * SL_LANES;
-    for (size_t d = 0; d < head_dim; d++, at += SL_LANES)
-        *at = fmaf(*at, f->alpha, f->o[d]);
+    for (size_t d = 0; d < head_dim; d += 8, at += 8 * SL_LANES)
+        for (size_t i = 0; i < 8; i++) /* unrolled by the compiler */
+            at[i * SL_LANES] = fmaf(at[i * SL_LANES], f->alpha, f->o[d + i]);
 }
 
 /* ---- F16 ---- */
@@ -193,9 +195,12 @@ AVX2_INLINE void queries_f16(few_query *f, const sl_tile_args *args, const int n
 
 /* ---- Q8_0 ---- */
 
+/* Ends what the compiler may mix: gcc 12 would compute all eight products before adding two, and spill. */
+#define KEEP(x) __asm__ volatile("" : "+x"(x))
+
 /* A 32-bit vector for each of nq queries. */
 typedef struct sums {
-    __m256i of[2];
+    __m256i of[TOGETHER];
 } sums;
 
 /* Even and odd signed bytes as 16-bit numbers. */
@@ -256,6 +261,8 @@ AVX2_INLINE sums key_products(const uint8_t *k, const sums *even, const sums *od
     sums r = {{_mm256_setzero_si256(), _mm256_setzero_si256()}};
     for (int j = 0; j < nq; j++)
         r.of[j] = _mm256_add_epi32(_mm256_madd_epi16(x_even, even->of[j]), _mm256_madd_epi16(x_odd, odd->of[j]));
+    for (int j = 0; j < nq; j++)
+        KEEP(r.of[j]);
     return r;
 }
 
@@ -329,6 +336,7 @@ AVX2_INLINE sums value_products(const uint8_t *v, const few_query *f, const int 
         low = _mm256_add_epi32(low, _mm256_madd_epi16(odd0, weight_load(f + j, 1)));
         high = _mm256_add_epi32(high, _mm256_madd_epi16(odd1, weight_load(f + j, 3)));
         r.of[j] = _mm256_sub_epi32(_mm256_add_epi32(low, high), column);
+        KEEP(r.of[j]);
     }
     return r;
 }
@@ -336,7 +344,7 @@ AVX2_INLINE sums value_products(const uint8_t *v, const few_query *f, const int 
 AVX2_INLINE void outputs_q8(few_query *f, const uint8_t *tile, size_t head_dim, const int nq, const bool masked)
 {
     for (size_t g = 0; g < head_dim / SL_GROUP; g++) {
-        float scale[2] = {0.0f, 0.0f};
+        float scale[TOGETHER] = {0.0f, 0.0f};
         for (int j = 0; j < nq; j++)
             scale[j] = weights_q8(f + j, tile + 132 * head_dim + g * 2 * SL_TILE, masked);
         for (size_t d = g * SL_GROUP; d < (g + 1) * SL_GROUP; d += 8) {
@@ -362,9 +370,14 @@ AVX2_INLINE void queries_q8(few_query *f, const sl_tile_args *args, const int nq
         fold_o(f + j, args->head_dim);
 }
 
+/* ---- the entries ---- */
+
 /* Takes the query of `lane` out of its block. */
-AVX2_INLINE void query_load_q8(few_query *f, const uint8_t *block, size_t lane, size_t head_dim)
+AVX2_INLINE void query_load(few_query *f, const uint8_t *block, size_t lane, size_t head_dim, const sl_kv_type type)
 {
+    f->qf = (const float *)(const void *)block + lane;
+    if (type == SL_KV_TYPE_F16)
+        return;
     const uint32_t *pairs = (const uint32_t *)(const void *)block + lane;
     f->qs = (const float *)(const void *)(block + head_dim * SL_LANES * sizeof(int16_t)) + lane;
     for (size_t g = 0; g < head_dim / SL_GROUP; g++, pairs += SL_GROUP / 2 * SL_LANES) {
@@ -376,8 +389,6 @@ AVX2_INLINE void query_load_q8(few_query *f, const uint8_t *block, size_t lane, 
     }
 }
 
-/* ---- the entries ---- */
-
 /* Points f at query `query` of the call; false when it sees nothing of the tile. */
 static bool query_start(few_query *f, const sl_tile_args *args, size_t query)
 {
@@ -386,46 +397,43 @@ static bool query_start(few_query *f, const sl_tile_args *args, size_t query)
     return f->mask != 0;
 }
 
-AVX2 void sl_attn_few_f16_avx2(const sl_tile_args *args, size_t first)
+AVX2_INLINE void queries(few_query *f, const sl_tile_args *args, sl_kv_type type, const int nq, const bool masked)
 {
-    const uint8_t *block = args->qblocks + first / SL_LANES * sl_qblock_bytes(SL_KV_TYPE_F16, args->head_dim);
-    few_query f[MAX_TOGETHER];
-    int n = 0;
-    for (size_t query = first; query < args->n_queries; query++) {
-        if (!query_start(&f[n], args, query))
-            continue;
-        f[n].qf = (const float *)(const void *)block + query % SL_LANES;
-        if (f[n].mask != UINT64_MAX)
-            queries_f16(&f[n], args, 1, true);
-        else if (++n == 4) {
-            queries_f16(f, args, 4, false);
-            n = 0;
-        }
-    }
-    if (n >= 2)
-        queries_f16(f, args, 2, false);
-    if (n % 2 == 1)
-        queries_f16(f + n - 1, args, 1, false);
+    if (type == SL_KV_TYPE_F16)
+        queries_f16(f, args, nq, masked);
+    else
+        queries_q8(f, args, nq, masked);
 }
 
-AVX2 void sl_attn_few_q8_avx2(const sl_tile_args *args, size_t first)
+/* type: a constant in both copies */
+AVX2_INLINE void few_queries(const sl_tile_args *args, size_t first, const sl_kv_type type)
 {
-    const uint8_t *block = args->qblocks + first / SL_LANES * sl_qblock_bytes(SL_KV_TYPE_Q8_0, args->head_dim);
-    few_query f[MAX_TOGETHER];
-    int n = 0;
+    const uint8_t *block = args->qblocks + first / SL_LANES * sl_qblock_bytes(type, args->head_dim);
+    few_query f[TOGETHER];
+    int n = 0; /* waiting in f, which see the whole tile */
     for (size_t query = first; query < args->n_queries; query++) {
         if (!query_start(&f[n], args, query))
             continue;
-        query_load_q8(&f[n], block, query % SL_LANES, args->head_dim);
+        query_load(&f[n], block, query % SL_LANES, args->head_dim, type);
         if (f[n].mask != UINT64_MAX)
-            queries_q8(&f[n], args, 1, true);
-        else if (++n == 2) {
-            queries_q8(f, args, 2, false);
+            queries(&f[n], args, type, 1, true);
+        else if (++n == TOGETHER) {
+            queries(f, args, type, TOGETHER, false);
             n = 0;
         }
     }
     if (n == 1)
-        queries_q8(f, args, 1, false);
+        queries(f, args, type, 1, false);
+}
+
+AVX2 void sl_attn_few_f16_avx2(const sl_tile_args *args, size_t first)
+{
+    few_queries(args, first, SL_KV_TYPE_F16);
+}
+
+AVX2 void sl_attn_few_q8_avx2(const sl_tile_args *args, size_t first)
+{
+    few_queries(args, first, SL_KV_TYPE_Q8_0);
 }
 
 #else
