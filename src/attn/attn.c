@@ -99,7 +99,8 @@ void sl_attn_destroy(sl_attn *attn)
 typedef struct item_span {
     size_t head, first, n;
     uint8_t *qblocks, *segments, *totals;
-    uint8_t *scratch; /* the worker's */
+    uint8_t *scratch;    /* the worker's */
+    const uint8_t *next; /* the tile to come, if it is known: NULL in a new span */
 } item_span;
 
 static item_span span_of(const sl_attn *attn, size_t item, size_t worker)
@@ -201,6 +202,7 @@ static void fold_tile(const sl_attn *attn, const item_span *span, size_t first, 
         .masks = masks ? masks + first * SL_LANES : NULL,
         .softcap = attn->options.softcap,
         .scratch = span->scratch,
+        .next = span->next,
     };
     sl_kernels_attn_tile(attn->options.kernels, attn->options.geom.type)(&args);
 }
@@ -215,10 +217,13 @@ static void fold_part_item(void *arg, size_t item, size_t worker)
     sl_attn *attn = arg;
     item_span span = span_of(attn, item, worker);
     size_t tile_bytes = sl_tile_bytes(attn->options.geom.type, attn->head_dim);
+    size_t group_bytes = attn->n_kv_heads * tile_bytes;
+    const uint8_t *tile = attn->part->tiles + span.head * tile_bytes;
     uint64_t pos = attn->part->first_token;
-    for (uint32_t g = 0; g < attn->part->n_groups; g++, pos += SL_TILE)
-        fold_tile(attn, &span, 0, span.n, attn->part->tiles + (g * attn->n_kv_heads + span.head) * tile_bytes,
-                  NULL);
+    for (uint32_t g = 0; g < attn->part->n_groups; g++, tile += group_bytes, pos += SL_TILE) {
+        span.next = g + 1 < attn->part->n_groups ? tile + group_bytes : NULL;
+        fold_tile(attn, &span, 0, span.n, tile, NULL);
+    }
     if (pos % SL_SEGMENT_TOKENS == 0)
         fold_segment(attn, &span);
 }

@@ -29,6 +29,14 @@ AVX2_INLINE __m256 halves_8(const uint8_t *in)
     return _mm256_cvtph_ps(_mm_load_si128((const __m128i *)(const void *)in));
 }
 
+/* Calls bytes of the next tile into the cache: the processor's own prefetching stops at every page, and a tile is only
+ * two. */
+AVX2_INLINE void fetch(const uint8_t *at, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i += 64)
+        _mm_prefetch((const char *)at + i, _MM_HINT_T0);
+}
+
 /* ---- softmax and the fold, one query ---- */
 
 AVX2_INLINE __m256 visible_8(uint64_t mask, int key)
@@ -118,16 +126,18 @@ enum { ACCUMULATORS = 8 };
 #define EACH_ACCUMULATOR(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7)
 #define ZERO(i) __m256 acc##i = _mm256_setzero_ps();
 
-AVX2_INLINE void scores_f16(few_query *f, const uint8_t *tile, size_t head_dim, const int nq)
+AVX2_INLINE void scores_f16(few_query *f, const sl_tile_args *args, const int nq)
 {
+    const size_t row_bytes = (size_t)(16 * ACCUMULATORS / nq);
     for (int key = 0; key < SL_TILE; key += 8 * ACCUMULATORS / nq) {
 #define STEP(i)                                                                                                        \
     acc##i = _mm256_fmadd_ps(halves_8(k + 16 * (i / nq)), _mm256_broadcast_ss(f[i % nq].qf + d * SL_LANES), acc##i);
 #define STORE(i) _mm256_store_ps(f[i % nq].s + key + 8 * (i / nq), acc##i);
         EACH_ACCUMULATOR(ZERO)
-        const uint8_t *k = tile + 2 * key;
-        for (size_t d = 0; d < head_dim; d++, k += 2 * SL_TILE) {
+        const uint8_t *k = args->tile + 2 * key, *next = args->next + 2 * key;
+        for (size_t d = 0; d < args->head_dim; d++, k += 2 * SL_TILE, next += 2 * SL_TILE) {
             EACH_ACCUMULATOR(STEP)
+            fetch(next, row_bytes);
         }
         EACH_ACCUMULATOR(STORE)
 #undef STEP
@@ -143,8 +153,10 @@ AVX2_INLINE void output_dims_f16(few_query *f, const sl_tile_args *args, size_t 
     acc##i = _mm256_fmadd_ps(_mm256_broadcast_ss(f[i % nq].s + key), halves_8(v + 16 * (i / nq)), acc##i);
 #define STORE(i) _mm256_store_ps(f[i % nq].o + d + 8 * (i / nq), _mm256_mul_ps(acc##i, _mm256_set1_ps(f[i % nq].beta)));
     EACH_ACCUMULATOR(ZERO)
-    const uint8_t *v = args->tile + 128 * args->head_dim + 2 * d;
-    for (int key = 0; key < SL_TILE; key++, v += 2 * args->head_dim) {
+    const size_t v_off = 128 * args->head_dim + 2 * d, row_bytes = (size_t)(16 * ACCUMULATORS / nq);
+    const uint8_t *v = args->tile + v_off, *next = args->next + v_off;
+    for (int key = 0; key < SL_TILE; key++, v += 2 * args->head_dim, next += 2 * args->head_dim) {
+        fetch(next, row_bytes);
         if (masked && !(f->mask >> key & 1))
             continue;
         EACH_ACCUMULATOR(STEP)
@@ -185,7 +197,7 @@ AVX2_INLINE void outputs_f16(few_query *f, const sl_tile_args *args, const int n
 
 AVX2_INLINE void queries_f16(few_query *f, const sl_tile_args *args, const int nq, const bool masked)
 {
-    scores_f16(f, args->tile, args->head_dim, nq);
+    scores_f16(f, args, nq);
     for (int j = 0; j < nq; j++)
         softmax(f + j, args->softcap, masked);
     outputs_f16(f, args, nq, masked);
@@ -266,8 +278,10 @@ AVX2_INLINE sums key_products(const uint8_t *k, const sums *even, const sums *od
     return r;
 }
 
-AVX2_INLINE void scores_q8(few_query *f, const uint8_t *tile, size_t head_dim, const int nq)
+AVX2_INLINE void scores_q8(few_query *f, const sl_tile_args *args, const int nq)
 {
+    const uint8_t *tile = args->tile, *next = args->next;
+    const size_t head_dim = args->head_dim;
     for (size_t g = 0; g < head_dim / SL_GROUP; g++) {
         sums even, odd;
         for (int j = 0; j < nq; j++) {
@@ -275,7 +289,8 @@ AVX2_INLINE void scores_q8(few_query *f, const uint8_t *tile, size_t head_dim, c
             odd.of[j] = _mm256_load_si256((const __m256i *)(const void *)(f[j].q8 + g * SL_GROUP + 16));
         }
         const uint8_t *ks = tile + 64 * head_dim + g * 2 * SL_TILE;
-        for (size_t key = 0; key < SL_TILE; key += 8) {
+        for (size_t key = 0; key < SL_TILE; key += 8, next += 8 * SL_GROUP) {
+            fetch(next, 8 * SL_GROUP);
             const uint8_t *k = tile + key * head_dim + g * SL_GROUP;
 #define KEY(i) key_products(k + (i)*head_dim, &even, &odd, nq)
             sums dot = SUM_OF_EIGHT(KEY, nq);
@@ -341,13 +356,18 @@ AVX2_INLINE sums value_products(const uint8_t *v, const few_query *f, const int 
     return r;
 }
 
-AVX2_INLINE void outputs_q8(few_query *f, const uint8_t *tile, size_t head_dim, const int nq, const bool masked)
+AVX2_INLINE void outputs_q8(few_query *f, const sl_tile_args *args, const int nq, const bool masked)
 {
+    const uint8_t *tile = args->tile;
+    const size_t head_dim = args->head_dim;
     for (size_t g = 0; g < head_dim / SL_GROUP; g++) {
         float scale[TOGETHER] = {0.0f, 0.0f};
         for (int j = 0; j < nq; j++)
             scale[j] = weights_q8(f + j, tile + 132 * head_dim + g * 2 * SL_TILE, masked);
+        fetch(args->next + 64 * head_dim + g * 2 * SL_TILE, 2 * SL_TILE);
+        fetch(args->next + 132 * head_dim + g * 2 * SL_TILE, 2 * SL_TILE);
         for (size_t d = g * SL_GROUP; d < (g + 1) * SL_GROUP; d += 8) {
+            fetch(args->next + 68 * head_dim + d * SL_TILE, 8 * SL_TILE);
             const uint8_t *v = tile + 68 * head_dim + d * SL_TILE;
 #define DIMENSION(i) value_products(v + (i)*SL_TILE, f, nq)
             sums dot = SUM_OF_EIGHT(DIMENSION, nq);
@@ -362,10 +382,10 @@ AVX2_INLINE void outputs_q8(few_query *f, const uint8_t *tile, size_t head_dim, 
 
 AVX2_INLINE void queries_q8(few_query *f, const sl_tile_args *args, const int nq, const bool masked)
 {
-    scores_q8(f, args->tile, args->head_dim, nq);
+    scores_q8(f, args, nq);
     for (int j = 0; j < nq; j++)
         softmax(f + j, args->softcap, masked);
-    outputs_q8(f, args->tile, args->head_dim, nq, masked);
+    outputs_q8(f, args, nq, masked);
     for (int j = 0; j < nq; j++)
         fold_o(f + j, args->head_dim);
 }
@@ -406,24 +426,27 @@ AVX2_INLINE void queries(few_query *f, const sl_tile_args *args, sl_kv_type type
 }
 
 /* type: a constant in both copies */
-AVX2_INLINE void few_queries(const sl_tile_args *args, size_t first, const sl_kv_type type)
+AVX2_INLINE void few_queries(const sl_tile_args *call, size_t first, const sl_kv_type type)
 {
-    const uint8_t *block = args->qblocks + first / SL_LANES * sl_qblock_bytes(type, args->head_dim);
+    const uint8_t *block = call->qblocks + first / SL_LANES * sl_qblock_bytes(type, call->head_dim);
+    sl_tile_args args = *call;
     few_query f[TOGETHER];
     int n = 0; /* waiting in f, which see the whole tile */
-    for (size_t query = first; query < args->n_queries; query++) {
-        if (!query_start(&f[n], args, query))
+    args.next = call->next ? call->next : call->tile;
+    for (size_t query = first; query < args.n_queries; query++) {
+        if (!query_start(&f[n], &args, query))
             continue;
-        query_load(&f[n], block, query % SL_LANES, args->head_dim, type);
+        query_load(&f[n], block, query % SL_LANES, args.head_dim, type);
         if (f[n].mask != UINT64_MAX)
-            queries(&f[n], args, type, 1, true);
+            queries(&f[n], &args, type, 1, true);
         else if (++n == TOGETHER) {
-            queries(f, args, type, TOGETHER, false);
+            queries(f, &args, type, TOGETHER, false);
+            args.next = args.tile; /* the next one is on its way */
             n = 0;
         }
     }
     if (n == 1)
-        queries(f, args, type, 1, false);
+        queries(f, &args, type, 1, false);
 }
 
 AVX2 void sl_attn_few_f16_avx2(const sl_tile_args *args, size_t first)

@@ -61,6 +61,8 @@ typedef struct sl_tile_args {
     const uint64_t *masks;
     float softcap; /* 0: none. Else a: s = (a * log2 e) * tanh(s) */
     void *scratch;
+    /* NULL, or the tile that these queries meet next: its bytes may be called into the cache meanwhile. */
+    const uint8_t *next;
 } sl_tile_args;
 
 typedef void (*sl_attn_tile_fn)(const sl_tile_args *args);

@@ -106,8 +106,15 @@ static void attend_plainly(const bench *b, const float *q, size_t head, size_t p
         uint64_t masks[SL_LANES] = {0};
         size_t visible = pos - group * SL_TILE + 1;
         masks[0] = visible >= 64 ? UINT64_MAX : ((uint64_t)1 << visible) - 1;
-        sl_tile_args args = {tile_at(b, group, head), b->s.head_dim, qblock,        segment, state_bytes, 1,
-                             masks,                   b->s.softcap,  scratch};
+        sl_tile_args args = {.tile = tile_at(b, group, head),
+                             .head_dim = b->s.head_dim,
+                             .qblocks = qblock,
+                             .states = segment,
+                             .state_stride = state_bytes,
+                             .n_queries = 1,
+                             .masks = masks,
+                             .softcap = b->s.softcap,
+                             .scratch = scratch};
         sl_kernels_attn_tile(&b->reference, b->s.type)(&args);
         if ((group + 1) * SL_TILE % SL_SEGMENT_TOKENS == 0)
             b->reference.attn_segfold(total, segment, state_bytes, 1, b->s.head_dim);
