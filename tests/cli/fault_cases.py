@@ -41,7 +41,7 @@ def same(ground, done, mode="direct", engine=None, folder=None):
     if engine and told.get("io_engine", engine) != engine:
         problems.append(f"I/O engine {told['io_engine']}, expected {engine}")
     n_buffered = sum("direct I/O" in line for line in done.warnings)
-    if n_buffered != (mode == "buffered"):
+    if n_buffered != (told["io_mode"] == "buffered"):
         problems.append(f"{n_buffered} warnings about direct I/O: {done.warnings}")
     return problems + litter(folder or ground.kv_dir)
 
@@ -126,20 +126,70 @@ def no_tmpfile(ground):
         return problems + same(ground, child.end())
 
 
-def buffered(ground, *more_rules):
-    """Direct I/O refused at open: the page cache is used, announced, and kept small, seen from outside."""
-    ways.can_filter()
+def watched(ground, folder, setup=None):
+    """A run in `folder`: how it ended, and the most of its file that was in the page cache at any moment."""
     most = 0
-    with Child(ground.json(), ways.refuse(*NO_DIRECT, *more_rules)) as child:
+    with Child(ground.json(kv_dir=folder), setup) as child:
         def look():
             nonlocal most
-            path = child.cache(ground.kv_dir)
+            path = child.cache(folder)
             with contextlib.suppress(OSError):
                 most = max(most, (cached_bytes(path) or 0) if path else 0)
             return False
         child.wait_for(look)
-        problems = same(ground, child.end(), "buffered")
-    return problems + ([f"{most} bytes in the page cache"] if most > 4 * MIB else [])
+        return child.end(), most
+
+
+def few_pages(most):
+    """Through the page cache at most a part at a time."""
+    return [f"{most} bytes in the page cache"] if most > 4 * MIB else []
+
+
+def buffered(ground, *more_rules):
+    """Direct I/O refused at open: the page cache is used, announced, and kept small, seen from outside."""
+    ways.can_filter()
+    done, most = watched(ground, ground.kv_dir, ways.refuse(*NO_DIRECT, *more_rules))
+    return same(ground, done, "buffered") + few_pages(most)
+
+
+@case("a file system that buffers silently (ext4, data=journal): found by the probe, announced once")
+def silently(ground):
+    with ways.disk(ground.folder, "silent", 64 * MIB, options="data=journal") as (point, _):
+        done, most = watched(ground, point)
+        return same(ground, done, "buffered", folder=point) + few_pages(most)
+
+
+def on_disk(ground, name, size, *make):
+    """A run on a file system of another kind, direct or announced; its pages are few in any case."""
+    with ways.disk(ground.folder, name, size, make=make) as (point, _):
+        os.chmod(point, 0o777)
+        done, most = watched(ground, point)
+        return same(ground, done, None, folder=point) + few_pages(most)
+
+
+@case("ext2: no extents, no journal, no space set aside")
+def ext2(ground):
+    return on_disk(ground, "ext2", 64 * MIB, "mke2fs", "-q", "-F", "-t", "ext2", "-m", "0")
+
+
+@case("ext4 with blocks of 1,024 bytes")
+def small_blocks(ground):
+    return on_disk(ground, "blocks", 64 * MIB, "mkfs.ext4", "-q", "-F", "-b", "1024", "-m", "0")
+
+
+@case("xfs")
+def xfs(ground):
+    return on_disk(ground, "xfs", 320 * MIB, "mkfs.xfs", "-q", "-f")
+
+
+@case("btrfs")
+def btrfs(ground):
+    return on_disk(ground, "btrfs", 160 * MIB, "mkfs.btrfs", "-q", "-f")
+
+
+@case("vfat: no unnamed files")
+def vfat(ground):
+    return on_disk(ground, "vfat", 64 * MIB, "mkfs.vfat")
 
 
 @case("O_DIRECT refused at open: buffered, announced once, pages dropped")
@@ -160,9 +210,9 @@ def no_fallocate(ground):
 
 # --------------------------------------------------------------------------------------------- disks that fail
 
-def at_cache(ground, point, act, least=6 * MIB):
+def at_cache(ground, point, act, least=6 * MIB, setup=None):
     """Stops a run once it has written `least` bytes of cache, acts, lets it go on; how it ended."""
-    with Child(ground.json(kv_dir=point)) as child:
+    with Child(ground.json(kv_dir=point), setup) as child:
         path = child.stop_with_cache(point, least)
         if not path:
             done = child.end()
@@ -175,6 +225,8 @@ def at_cache(ground, point, act, least=6 * MIB):
 
 @case("a file system that fills up while the cache is written")
 def full_while_writing(ground):
+    ways.can_filter()
+    no_reserve = ways.refuse(("fallocate", errno.EOPNOTSUPP))  # else it may have its space by then
     with ways.disk(ground.folder, "full", 64 * MIB) as (point, _):
         filler = point / "filler"
 
@@ -182,7 +234,7 @@ def full_while_writing(ground):
             with open(filler, "wb", buffering=0) as file, contextlib.suppress(OSError):
                 while True:
                     file.write(bytes(MIB // 4))
-        done = at_cache(ground, point, fill, least=2 * MIB)
+        done = at_cache(ground, point, fill, least=2 * MIB, setup=no_reserve)
         filler.unlink()
         return named(done, (1,), r"full: cannot write \d+ bytes at offset \d+.*No space left", point)
 
