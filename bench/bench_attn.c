@@ -1,7 +1,8 @@
 /* Rate of attn_tile of each level beside what the same core can do: the peak of int16 dot products (Q8_0) or of
- * binary32 fma (F16) with 256-bit vectors, measured in turn with the kernel. One thread. Times are the thread's
- * processor time; every figure is a median of five. 4 * queries * keys * D operations count for a tile. Usage:
- * bench_attn [seconds per figure]. CSV on stdout: level,type,head_dim,queries,masked,gflops,peak,share. */
+ * binary32 fma (F16) with vectors of the level's width (of avx512 for amx, too), measured in turn with the kernel. One
+ * thread. Times are the thread's processor time; every figure is a median of five. 4 * queries * keys * D operations
+ * count for a tile. Usage: bench_attn [seconds per figure]. CSV on stdout:
+ * level,type,head_dim,queries,masked,gflops,peak,share. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -71,6 +72,47 @@ __attribute__((target("avx2,fma"))) static double peak_fma(void)
     return PEAK_STEPS * 10.0 * 16 / (now_s() - start);
 #undef START
 #undef STEP
+}
+
+__attribute__((target("avx512f,avx512bw,avx512vl,avx512vnni"))) static double peak_int16_512(void)
+{
+    const __m512i factor = _mm512_set1_epi16(3);
+#define START(i) __m512i chain##i = _mm512_set1_epi32(i);
+#define STEP(i)                                                                                                        \
+    chain##i = _mm512_dpwssd_epi32(chain##i, factor, factor);                                                          \
+    __asm__ volatile("" : "+v"(chain##i));
+    EACH_CHAIN(START)
+    double start = now_s();
+    for (int step = 0; step < PEAK_STEPS; step++) {
+        EACH_CHAIN(STEP)
+    }
+    return PEAK_STEPS * 10.0 * 64 / (now_s() - start);
+#undef START
+#undef STEP
+}
+
+__attribute__((target("avx512f"))) static double peak_fma_512(void)
+{
+    const __m512 factor = _mm512_set1_ps(0.5f);
+#define START(i) __m512 chain##i = _mm512_set1_ps(i);
+#define STEP(i)                                                                                                        \
+    chain##i = _mm512_fmadd_ps(chain##i, factor, factor);                                                              \
+    __asm__ volatile("" : "+v"(chain##i));
+    EACH_CHAIN(START)
+    double start = now_s();
+    for (int step = 0; step < PEAK_STEPS; step++) {
+        EACH_CHAIN(STEP)
+    }
+    return PEAK_STEPS * 10.0 * 32 / (now_s() - start);
+#undef START
+#undef STEP
+}
+
+static double peak(sl_kv_type type, sl_cpu_level level)
+{
+    if (level == SL_CPU_LEVEL_AVX2)
+        return type == SL_KV_TYPE_F16 ? peak_fma() : peak_int16();
+    return type == SL_KV_TYPE_F16 ? peak_fma_512() : peak_int16_512();
 }
 
 /* ---- the kernel ---- */
@@ -153,7 +195,7 @@ static void measure(workload *w, sl_cpu_level level, const uint64_t *masks)
     w->args.masks = masks;
     fill(w);
     for (int i = 0; i < REPEATS; i++) {
-        peaks[i] = w->type == SL_KV_TYPE_F16 ? peak_fma() : peak_int16();
+        peaks[i] = peak(w->type, level);
         rates[i] = kernel_rate(w);
         shares[i] = rates[i] / peaks[i];
     }
@@ -172,13 +214,14 @@ static void measure(workload *w, sl_cpu_level level, const uint64_t *masks)
 int main(int argc, char **argv)
 {
     const size_t queries[] = {64, 16, 8, 3, 1}, head_dims[] = {64, 128};
-    const sl_cpu_level levels[] = {SL_CPU_LEVEL_AVX2, SL_CPU_LEVEL_AVX512};
+    const sl_cpu_level levels[] = {SL_CPU_LEVEL_AVX2, SL_CPU_LEVEL_AVX512, SL_CPU_LEVEL_AMX};
+    enum { N_LEVELS = sizeof levels / sizeof levels[0] };
     uint64_t diagonal[SL_TILE];
     for (size_t i = 0; i < SL_TILE; i++)
         diagonal[i] = UINT64_MAX >> (63 - i);
     sl_fpenv saved = sl_fpenv_enter();
     puts("level,type,head_dim,queries,masked,gflops,peak,share");
-    for (size_t i = 0; i < 2 * SL_KV_TYPE_COUNT * 2 * 6; i++) {
+    for (size_t i = 0; i < N_LEVELS * SL_KV_TYPE_COUNT * 2 * 6; i++) {
         sl_cpu_level level = levels[i / (SL_KV_TYPE_COUNT * 2 * 6)];
         workload w = {.type = (sl_kv_type)(i / 12 % SL_KV_TYPE_COUNT), .budget_s = argc > 1 ? atof(argv[1]) : 0.05};
         w.args.head_dim = head_dims[i / 6 % 2];

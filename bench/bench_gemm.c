@@ -1,6 +1,6 @@
-/* Rate of each projection kernel beside what the same core can do: the int8 dot peak of the level, measured in turn
- * with the kernel, and the bandwidth of reading memory. One thread. Times are the thread's processor time, so that
- * other programs on the machine count less; gops and share are medians of five.
+/* Rate of each projection kernel beside what the same core can do: the int8 dot peak of the level (of avx512 for amx,
+ * too), measured in turn with the kernel, and the bandwidth of reading memory. One thread. Times are the thread's
+ * processor time, so that other programs on the machine count less; gops and share are medians of five.
  * Usage: bench_gemm [seconds per figure]. CSV on stdout: level,type,n_out,n_in,rows,gops,peak_gops,share,gbps. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -93,7 +93,7 @@ static double peak_gops(sl_cpu_level level, double budget_s)
 {
     if (level == SL_CPU_LEVEL_AVX2)
         return 2.0 * 32 * 8 * PEAK_STEPS / call_s(peak_avx2, NULL, budget_s) * 1e-9;
-    if (level == SL_CPU_LEVEL_AVX512)
+    if (level >= SL_CPU_LEVEL_AVX512)
         return 2.0 * 64 * 12 * PEAK_STEPS / call_s(peak_avx512, NULL, budget_s) * 1e-9;
     return 0.0;
 }

@@ -4,9 +4,14 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#if defined(__linux__)
+#include <stdatomic.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 #endif
 
-static const char *const level_names[SL_CPU_LEVEL_COUNT] = {"ref", "avx2", "avx512"};
+static const char *const level_names[SL_CPU_LEVEL_COUNT] = {"ref", "avx2", "avx512", "amx"};
 
 const char *sl_cpu_level_name(sl_cpu_level level)
 {
@@ -20,6 +25,41 @@ static bool has_f16c(void)
     unsigned a, b, c, d;
     return __get_cpuid(1, &a, &b, &c, &d) && (c & 1u << 29);
 }
+
+#if defined(__linux__)
+/* AMX-TILE and AMX-INT8 (leaf 7, EDX 24 and 25), and an operating system that saves the tiles' configuration and data
+ * (XCR0 17 and 18; OSXSAVE, leaf 1 ECX 27, allows reading it). */
+static bool has_tiles(void)
+{
+    const unsigned tiles = 3u << 24, saved = 3u << 17;
+    unsigned a, b, c, d;
+    if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & 1u << 27))
+        return false;
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (d & tiles) != tiles)
+        return false;
+    __asm__ volatile("xgetbv" : "=a"(a), "=d"(d) : "c"(0));
+    return (a & saved) == saved;
+}
+
+/* Tile data is saved only for processes that asked (it makes every signal frame 8 KiB larger). A second request is
+ * granted like the first; the answer is kept because the question is asked often. */
+static bool may_use_tiles(void)
+{
+    enum { UNKNOWN, NO, YES, REQUEST = 0x1023, TILE_DATA = 18 };
+    static atomic_int answer = UNKNOWN;
+    int known = atomic_load(&answer);
+    if (known == UNKNOWN) {
+        known = has_tiles() && syscall(SYS_arch_prctl, REQUEST, TILE_DATA) == 0 ? YES : NO;
+        atomic_store(&answer, known);
+    }
+    return known == YES;
+}
+#else
+static bool may_use_tiles(void)
+{
+    return false;
+}
+#endif
 #endif
 
 bool sl_cpu_has(sl_cpu_level level)
@@ -34,6 +74,8 @@ bool sl_cpu_has(sl_cpu_level level)
         return sl_cpu_has(SL_CPU_LEVEL_AVX2) && __builtin_cpu_supports("avx512f") &&
                __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
                __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vnni");
+    case SL_CPU_LEVEL_AMX:
+        return sl_cpu_has(SL_CPU_LEVEL_AVX512) && may_use_tiles();
 #endif
     default:
         return false;
@@ -50,9 +92,10 @@ sl_cpu_level sl_cpu_best(void)
 
 sl_status sl_cpu_find(const char *name, sl_cpu_level *out, sl_err *err)
 {
-    *out = sl_cpu_best();
-    if (!name || !*name)
+    if (!name || !*name) {
+        *out = sl_cpu_best();
         return SL_OK;
+    }
     for (int level = 0; level < SL_CPU_LEVEL_COUNT; level++) {
         if (strcmp(name, level_names[level]) != 0)
             continue;
@@ -61,5 +104,5 @@ sl_status sl_cpu_find(const char *name, sl_cpu_level *out, sl_err *err)
         *out = (sl_cpu_level)level;
         return SL_OK;
     }
-    return sl_err_set(err, SL_USAGE, "SLUICE_CPU=%s: unknown level, expected ref, avx2 or avx512", name);
+    return sl_err_set(err, SL_USAGE, "SLUICE_CPU=%s: unknown level, expected ref, avx2, avx512 or amx", name);
 }

@@ -11,10 +11,13 @@ typedef enum sl_cpu_level {
     SL_CPU_LEVEL_REF,
     SL_CPU_LEVEL_AVX2,   /* AVX2, FMA, F16C */
     SL_CPU_LEVEL_AVX512, /* F, BW, VL, DQ, VNNI */
+    SL_CPU_LEVEL_AMX,    /* AVX512 and tiles of int8 */
     SL_CPU_LEVEL_COUNT
 } sl_cpu_level;
 
 const char *sl_cpu_level_name(sl_cpu_level level);
+/* Asked for AMX, and the processor has it: also asks Linux, once per process and for all of its threads, to let the
+ * process use tiles. Any thread. */
 bool sl_cpu_has(sl_cpu_level level);
 sl_cpu_level sl_cpu_best(void);
 

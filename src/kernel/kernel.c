@@ -34,14 +34,26 @@ static void fill_avx512(sl_kernels *kernels)
 #undef FILL
 }
 
+static void fill_amx(sl_kernels *kernels)
+{
+    (void)kernels;
+#define FILL(name, type)                                                                                               \
+    kernels->name = sl_##name##_amx;                                                                                   \
+    kernels->level[SL_KERNEL_ENTRY_##name] = SL_CPU_LEVEL_AMX;
+    SL_KERNELS_AMX(FILL)
+#undef FILL
+}
+
 void sl_kernels_init(sl_kernels *kernels, sl_cpu_level level)
 {
     assert(sl_cpu_has(level));
     fill_ref(kernels);
-    if (level == SL_CPU_LEVEL_AVX2 || level == SL_CPU_LEVEL_AVX512)
+    if (level >= SL_CPU_LEVEL_AVX2 && level <= SL_CPU_LEVEL_AMX)
         fill_avx2(kernels);
-    if (level == SL_CPU_LEVEL_AVX512)
+    if (level >= SL_CPU_LEVEL_AVX512 && level <= SL_CPU_LEVEL_AMX)
         fill_avx512(kernels);
+    if (level == SL_CPU_LEVEL_AMX)
+        fill_amx(kernels);
 }
 
 const char *sl_kernel_name(size_t i)

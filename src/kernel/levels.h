@@ -40,20 +40,31 @@
 
 #define SL_KERNELS_GEMM_AVX512(X) SL_KERNELS_GEMM_AVX2(X) /* a version of each, too */
 
+/* attn_amx.c, gemm_amx.c */
+#define SL_KERNELS_AMX(X)                                                                                              \
+    X(attn_tile_q8, sl_attn_tile_fn)                                                                                   \
+    X(gemm_q8_0, sl_gemm_fn)                                                                                           \
+    X(gemm_q4_0, sl_gemm_fn)                                                                                           \
+    X(gemm_q4_1, sl_gemm_fn)
+
 #define SL_KERNELS_AVX2(X) SL_KERNELS_ATTN_AVX2(X) SL_KERNELS_GEMM_AVX2(X)
 #define SL_KERNELS_AVX512(X) SL_KERNELS_ATTN_AVX512(X) SL_KERNELS_GEMM_AVX512(X)
 
 #define SL_KERNEL_PROTO_AVX2(name, type) SL_PROTO_##type(sl_##name##_avx2);
 #define SL_KERNEL_PROTO_AVX512(name, type) SL_PROTO_##type(sl_##name##_avx512);
+#define SL_KERNEL_PROTO_AMX(name, type) SL_PROTO_##type(sl_##name##_amx);
 SL_KERNELS_AVX2(SL_KERNEL_PROTO_AVX2)
 SL_KERNELS_AVX512(SL_KERNEL_PROTO_AVX512)
+SL_KERNELS_AMX(SL_KERNEL_PROTO_AMX)
 #undef SL_KERNEL_PROTO_AVX2
 #undef SL_KERNEL_PROTO_AVX512
+#undef SL_KERNEL_PROTO_AMX
 
 #else
 
 #define SL_KERNELS_AVX2(X)
 #define SL_KERNELS_AVX512(X)
+#define SL_KERNELS_AMX(X)
 
 #endif
 

@@ -10,34 +10,34 @@
 
 #include "kernel/kernel.h"
 
-/* The highest x86 level that has a version of its own. */
+/* Which x86 level's version each x86 level has. */
 static const struct {
     const char *name;
-    sl_cpu_level avx2, avx512; /* what the table holds when that level is asked for */
+    sl_cpu_level avx2, avx512, amx; /* what the table holds when that level is asked for */
 } wanted[] = {
-    {"attn_qpack_f16", SL_CPU_LEVEL_REF, SL_CPU_LEVEL_REF},
-    {"attn_qpack_q8", SL_CPU_LEVEL_AVX2, SL_CPU_LEVEL_AVX2},
-    {"attn_tile_f16", SL_CPU_LEVEL_AVX2, SL_CPU_LEVEL_AVX512},
-    {"attn_tile_q8", SL_CPU_LEVEL_AVX2, SL_CPU_LEVEL_AVX512},
-    {"attn_segfold", SL_CPU_LEVEL_AVX2, SL_CPU_LEVEL_AVX2},
-    {"attn_finish", SL_CPU_LEVEL_AVX2, SL_CPU_LEVEL_AVX2},
-    {"kv_pack_f16", SL_CPU_LEVEL_AVX2, SL_CPU_LEVEL_AVX2},
-    {"kv_pack_q8", SL_CPU_LEVEL_AVX2, SL_CPU_LEVEL_AVX2},
-    {"qrow", SL_CPU_LEVEL_AVX2, SL_CPU_LEVEL_AVX512},
-    {"gemm_f32", SL_CPU_LEVEL_AVX2, SL_CPU_LEVEL_AVX512},
-    {"gemm_f16", SL_CPU_LEVEL_AVX2, SL_CPU_LEVEL_AVX512},
-    {"gemm_bf16", SL_CPU_LEVEL_AVX2, SL_CPU_LEVEL_AVX512},
-    {"gemm_q8_0", SL_CPU_LEVEL_AVX2, SL_CPU_LEVEL_AVX512},
-    {"gemm_q4_0", SL_CPU_LEVEL_AVX2, SL_CPU_LEVEL_AVX512},
-    {"gemm_q4_1", SL_CPU_LEVEL_AVX2, SL_CPU_LEVEL_AVX512},
-    {"rmsnorm", SL_CPU_LEVEL_AVX2, SL_CPU_LEVEL_AVX512},
-    {"rope_norm", SL_CPU_LEVEL_AVX2, SL_CPU_LEVEL_AVX512},
-    {"silu_mul", SL_CPU_LEVEL_AVX2, SL_CPU_LEVEL_AVX512},
-    {"add", SL_CPU_LEVEL_AVX2, SL_CPU_LEVEL_AVX512},
-    {"exp2", SL_CPU_LEVEL_AVX2, SL_CPU_LEVEL_AVX512},
-    {"sumexp", SL_CPU_LEVEL_AVX2, SL_CPU_LEVEL_AVX512},
-    {"argmax", SL_CPU_LEVEL_AVX2, SL_CPU_LEVEL_AVX512},
-    {"finite", SL_CPU_LEVEL_AVX2, SL_CPU_LEVEL_AVX512},
+    {"attn_qpack_f16", SL_CPU_LEVEL_REF, SL_CPU_LEVEL_REF, SL_CPU_LEVEL_REF},
+    {"attn_qpack_q8", SL_CPU_LEVEL_AVX2, SL_CPU_LEVEL_AVX2, SL_CPU_LEVEL_AVX2},
+    {"attn_tile_f16", SL_CPU_LEVEL_AVX2, SL_CPU_LEVEL_AVX512, SL_CPU_LEVEL_AVX512},
+    {"attn_tile_q8", SL_CPU_LEVEL_AVX2, SL_CPU_LEVEL_AVX512, SL_CPU_LEVEL_AMX},
+    {"attn_segfold", SL_CPU_LEVEL_AVX2, SL_CPU_LEVEL_AVX2, SL_CPU_LEVEL_AVX2},
+    {"attn_finish", SL_CPU_LEVEL_AVX2, SL_CPU_LEVEL_AVX2, SL_CPU_LEVEL_AVX2},
+    {"kv_pack_f16", SL_CPU_LEVEL_AVX2, SL_CPU_LEVEL_AVX2, SL_CPU_LEVEL_AVX2},
+    {"kv_pack_q8", SL_CPU_LEVEL_AVX2, SL_CPU_LEVEL_AVX2, SL_CPU_LEVEL_AVX2},
+    {"qrow", SL_CPU_LEVEL_AVX2, SL_CPU_LEVEL_AVX512, SL_CPU_LEVEL_AVX512},
+    {"gemm_f32", SL_CPU_LEVEL_AVX2, SL_CPU_LEVEL_AVX512, SL_CPU_LEVEL_AVX512},
+    {"gemm_f16", SL_CPU_LEVEL_AVX2, SL_CPU_LEVEL_AVX512, SL_CPU_LEVEL_AVX512},
+    {"gemm_bf16", SL_CPU_LEVEL_AVX2, SL_CPU_LEVEL_AVX512, SL_CPU_LEVEL_AVX512},
+    {"gemm_q8_0", SL_CPU_LEVEL_AVX2, SL_CPU_LEVEL_AVX512, SL_CPU_LEVEL_AMX},
+    {"gemm_q4_0", SL_CPU_LEVEL_AVX2, SL_CPU_LEVEL_AVX512, SL_CPU_LEVEL_AMX},
+    {"gemm_q4_1", SL_CPU_LEVEL_AVX2, SL_CPU_LEVEL_AVX512, SL_CPU_LEVEL_AMX},
+    {"rmsnorm", SL_CPU_LEVEL_AVX2, SL_CPU_LEVEL_AVX512, SL_CPU_LEVEL_AVX512},
+    {"rope_norm", SL_CPU_LEVEL_AVX2, SL_CPU_LEVEL_AVX512, SL_CPU_LEVEL_AVX512},
+    {"silu_mul", SL_CPU_LEVEL_AVX2, SL_CPU_LEVEL_AVX512, SL_CPU_LEVEL_AVX512},
+    {"add", SL_CPU_LEVEL_AVX2, SL_CPU_LEVEL_AVX512, SL_CPU_LEVEL_AVX512},
+    {"exp2", SL_CPU_LEVEL_AVX2, SL_CPU_LEVEL_AVX512, SL_CPU_LEVEL_AVX512},
+    {"sumexp", SL_CPU_LEVEL_AVX2, SL_CPU_LEVEL_AVX512, SL_CPU_LEVEL_AVX512},
+    {"argmax", SL_CPU_LEVEL_AVX2, SL_CPU_LEVEL_AVX512, SL_CPU_LEVEL_AVX512},
+    {"finite", SL_CPU_LEVEL_AVX2, SL_CPU_LEVEL_AVX512, SL_CPU_LEVEL_AVX512},
 };
 
 _Static_assert(sizeof wanted / sizeof wanted[0] == SL_KERNEL_COUNT, "an entry without an expectation");
@@ -52,6 +52,7 @@ static void expect_level(sl_cpu_level level)
         assert_string_equal(wanted[i].name, sl_kernel_name(i));
         sl_cpu_level want = level == SL_CPU_LEVEL_AVX2     ? wanted[i].avx2
                             : level == SL_CPU_LEVEL_AVX512 ? wanted[i].avx512
+                            : level == SL_CPU_LEVEL_AMX    ? wanted[i].amx
                                                            : SL_CPU_LEVEL_REF;
         if (kernels.level[i] != want)
             fail_msg("%s: asked for %s, got %s, expected %s", wanted[i].name, sl_cpu_level_name(level),
@@ -75,6 +76,12 @@ static void avx512_fills_its_entries(void **unused)
 {
     (void)unused;
     expect_level(SL_CPU_LEVEL_AVX512);
+}
+
+static void amx_fills_its_entries(void **unused)
+{
+    (void)unused;
+    expect_level(SL_CPU_LEVEL_AMX);
 }
 
 static void names_of_levels(void **unused)
@@ -101,6 +108,7 @@ int main(void)
         cmocka_unit_test(ref_fills_the_table),
         cmocka_unit_test(avx2_fills_its_entries),
         cmocka_unit_test(avx512_fills_its_entries),
+        cmocka_unit_test(amx_fills_its_entries),
         cmocka_unit_test(names_of_levels),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

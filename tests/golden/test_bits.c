@@ -103,12 +103,19 @@ static void bits_of_avx512(void **unused)
     expect_bits(SL_CPU_LEVEL_AVX512);
 }
 
+static void bits_of_amx(void **unused)
+{
+    (void)unused;
+    expect_bits(SL_CPU_LEVEL_AMX);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bits_of_ref),
         cmocka_unit_test(bits_of_avx2),
         cmocka_unit_test(bits_of_avx512),
+        cmocka_unit_test(bits_of_amx),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,241 @@
+/* Projections for AMX: the bits of gemm_ref.c.
+ * A panel's group, as it is packed, is a right operand: eight rows of sixteen outputs' four bytes. Sixteen rows of
+ * quantised input are the left one. Each group's products go through memory to vector registers, where they are
+ * scaled; products run two groups ahead of that. Four-bit weights become signed bytes once for all rows.
+ * Few rows, float weights and a narrow last panel are other levels'. */
+#include "kernel/levels.h"
+
+#if defined(__x86_64__)
+
+#include <string.h>
+
+#include "kernel/amx.h"
+
+enum {
+    FEWEST_ROWS = 9, /* below, AVX-512 is as fast */
+    QUAD_ROWS = SL_GROUP / 4,
+    PLANE = AMX_ROW_BYTES,           /* one quad of sixteen outputs */
+    GROUP_VALUES = QUAD_ROWS * PLANE, /* as signed bytes */
+    CHUNK = 32                        /* groups that are decoded at a time; a multiple of 16 */
+};
+
+/* Sixteen accumulators, a row each. Each has a name, because gcc leaves an array of them in memory. */
+#define EACH_ROW(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14) X(15)
+
+/* Up to CHUNK groups of a panel. */
+typedef struct panel {
+    _Alignas(64) uint8_t decoded[CHUNK * GROUP_VALUES];
+    float d[CHUNK][SL_PANEL], m[CHUNK][SL_PANEL];
+    const uint8_t *values; /* right operands at `stride` */
+    size_t stride, n_groups;
+} panel;
+
+/* Blocks of AMX_ROWS input rows, or one of n_rows; q: of the first row, at the chunk's first group. */
+typedef struct input {
+    const uint8_t *q;
+    const float *scale, *sum; /* likewise */
+    size_t stride;            /* bytes */
+    size_t n_blocks, n_rows;
+} input;
+
+/* One row block's factors of a chunk, and two groups of products. */
+typedef struct work {
+    _Alignas(64) int32_t products[2][AMX_ROWS][SL_PANEL];
+    float scale[AMX_ROWS][CHUNK], minimum[AMX_ROWS][CHUNK]; /* minimum: scale * sum */
+} work;
+
+AMX_INLINE __m512 load_halves(const uint8_t *at)
+{
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)at));
+}
+
+/* Groups [0, n_groups) of a chunk to signed bytes (Q8_0: left where they are) and floats. */
+AMX_INLINE void panel_decode(panel *p, const uint8_t *groups, size_t group_bytes, sl_wtype type)
+{
+    const bool nibbles = type != SL_WTYPE_Q8_0;
+    const size_t value_bytes = nibbles ? GROUP_VALUES / 2 : GROUP_VALUES;
+    const __m512i low = _mm512_set1_epi8(15), offset = _mm512_set1_epi8(type == SL_WTYPE_Q4_0 ? 8 : 0);
+    p->values = nibbles ? p->decoded : groups;
+    p->stride = nibbles ? GROUP_VALUES : group_bytes;
+    for (size_t g = 0; g < p->n_groups; g++, groups += group_bytes) {
+        uint8_t *out = p->decoded + g * GROUP_VALUES;
+        for (size_t i = 0; nibbles && i < QUAD_ROWS / 2; i++, out += 2 * PLANE) {
+            __m512i v = _mm512_loadu_si512(groups + i * PLANE);
+            __m512i even = _mm512_and_si512(v, low), odd = _mm512_and_si512(_mm512_srli_epi16(v, 4), low);
+            if (type == SL_WTYPE_Q4_0) {
+                even = _mm512_sub_epi8(even, offset);
+                odd = _mm512_sub_epi8(odd, offset);
+            }
+            _mm512_storeu_si512(out, even);
+            _mm512_storeu_si512(out + PLANE, odd);
+        }
+        _mm512_storeu_ps(p->d[g], load_halves(groups + value_bytes));
+        if (type == SL_WTYPE_Q4_1)
+            _mm512_storeu_ps(p->m[g], load_halves(groups + value_bytes + 2 * SL_PANEL));
+    }
+}
+
+/* Registers 0, 1 hold products, 2, 3 weights, 4, 5 rows: one of each for even steps, one for odd ones. */
+AMX_INLINE void start_product(const uint8_t *values, const uint8_t *q, size_t stride, bool odd)
+{
+    if (odd) {
+        AMX_LOAD(3, values, PLANE);
+        AMX_LOAD(5, q, stride);
+        AMX_ZERO(1);
+        AMX_DOT_SS(1, 5, 3);
+    } else {
+        AMX_LOAD(2, values, PLANE);
+        AMX_LOAD(4, q, stride);
+        AMX_ZERO(0);
+        AMX_DOT_SS(0, 4, 2);
+    }
+}
+
+AMX_INLINE void end_product(work *w, bool odd)
+{
+    if (odd)
+        AMX_STORE(1, w->products[1], PLANE);
+    else
+        AMX_STORE(0, w->products[0], PLANE);
+}
+
+/* Which step's product is started next: steps are (block, group), groups inside. */
+typedef struct cursor {
+    size_t block, g;
+} cursor;
+
+AMX_INLINE void start_next(const panel *p, const input *in, cursor *at, bool odd)
+{
+    if (at->block == in->n_blocks)
+        return;
+    start_product(p->values + at->g * p->stride, in->q + at->block * AMX_ROWS * in->stride + at->g * SL_GROUP,
+                  in->stride, odd);
+    if (++at->g == p->n_groups)
+        *at = (cursor){at->block + 1, 0};
+}
+
+AMX_INLINE void factors(work *w, const input *in, size_t block, size_t n_groups, const bool minimums)
+{
+    const uint8_t *scale = (const uint8_t *)in->scale + block * AMX_ROWS * in->stride;
+    const uint8_t *sum = (const uint8_t *)in->sum + block * AMX_ROWS * in->stride;
+    for (size_t r = 0; r < in->n_rows; r++, scale += in->stride, sum += in->stride)
+        for (size_t g = 0; g < n_groups; g += SL_LANES) { /* the row's arrays are padded to sixteen */
+            __m512 s = _mm512_loadu_ps(scale + g * sizeof(float));
+            _mm512_storeu_ps(w->scale[r] + g, s);
+            if (minimums)
+                _mm512_storeu_ps(w->minimum[r] + g, _mm512_mul_ps(s, _mm512_loadu_ps(sum + g * sizeof(float))));
+        }
+}
+
+/* A chunk of a panel times all of `in`; after the first chunk the sums go on from `out`. */
+AMX_INLINE void panel_rows(float *out, size_t out_stride, const panel *p, const input *in, work *w, const bool first,
+                           sl_wtype type)
+{
+    const size_t n_rows = in->n_rows;
+    cursor ahead = {0, 0};
+    bool odd = false; /* of the current step */
+    start_next(p, in, &ahead, false);
+    start_next(p, in, &ahead, true);
+    end_product(w, false);
+    for (size_t block = 0; block < in->n_blocks; block++, out += AMX_ROWS * out_stride) {
+        factors(w, in, block, p->n_groups, type == SL_WTYPE_Q4_1);
+#define START(i) __m512 acc##i = first || i >= n_rows ? _mm512_setzero_ps() : _mm512_loadu_ps(out + i * out_stride);
+#define SCALE(i)                                                                                                       \
+    acc##i = _mm512_fmadd_ps(_mm512_cvtepi32_ps(_mm512_loadu_si512(w->products[odd][i])),                              \
+                             _mm512_mul_ps(d, _mm512_set1_ps(w->scale[i][g])), acc##i);
+#define MINIMUM(i) acc##i = _mm512_fmadd_ps(m, _mm512_set1_ps(w->minimum[i][g]), acc##i);
+#define STORE(i)                                                                                                       \
+    if (i < n_rows)                                                                                                    \
+        _mm512_storeu_ps(out + i * out_stride, acc##i);
+        EACH_ROW(START)
+        for (size_t g = 0; g < p->n_groups; g++, odd = !odd) {
+            start_next(p, in, &ahead, odd);
+            end_product(w, !odd); /* of the step after this one; after the last step nobody reads it */
+            const __m512 d = _mm512_loadu_ps(p->d[g]);
+            EACH_ROW(SCALE)
+            if (type == SL_WTYPE_Q4_1) {
+                const __m512 m = _mm512_loadu_ps(p->m[g]);
+                EACH_ROW(MINIMUM)
+            }
+        }
+        EACH_ROW(STORE)
+#undef START
+#undef SCALE
+#undef MINIMUM
+#undef STORE
+    }
+}
+
+/* Whole panels of n_blocks row blocks from first_row on. */
+AMX_INLINE void multiply(const sl_gemm_args *args, size_t first_row, size_t n_blocks, size_t n_rows, sl_wtype type)
+{
+    const amx_config config = {
+        .palette = AMX_PALETTE,
+        .row_bytes = {PLANE, PLANE, PLANE, PLANE, SL_GROUP, SL_GROUP},
+        .rows = {(uint8_t)n_rows, (uint8_t)n_rows, QUAD_ROWS, QUAD_ROWS, (uint8_t)n_rows, (uint8_t)n_rows}};
+    const size_t row_bytes = sl_wtype_row_bytes(type, args->n_in), n_groups = args->n_in / SL_GROUP;
+    const size_t group_bytes = sl_wtype_row_bytes(type, SL_GROUP) * SL_PANEL;
+    const size_t end = args->first_out + args->n / SL_PANEL * SL_PANEL;
+    const uint8_t *row = (const uint8_t *)args->qrows + first_row * sl_qrow_bytes(args->n_in);
+    panel p;
+    work w;
+    memset(&w, 0, sizeof w);
+    amx_configure(&config);
+    for (size_t o = args->first_out; o < end; o += SL_PANEL)
+        for (size_t g = 0; g < n_groups; g += CHUNK) {
+            const input in = {.q = row + sl_qrow_q_off(args->n_in) + g * SL_GROUP,
+                              .scale = (const float *)(const void *)row + g,
+                              .sum = (const float *)(const void *)(row + sl_qrow_sum_off(args->n_in)) + g,
+                              .stride = sl_qrow_bytes(args->n_in),
+                              .n_blocks = n_blocks,
+                              .n_rows = n_rows};
+            float *out = args->out + first_row * args->out_stride + o;
+            p.n_groups = n_groups - g < CHUNK ? n_groups - g : CHUNK;
+            panel_decode(&p, (const uint8_t *)args->packed + o * row_bytes + g * group_bytes, group_bytes, type);
+            panel_rows(out, args->out_stride, &p, &in, &w, g == 0, type);
+        }
+    amx_release();
+}
+
+/* Rows in blocks of sixteen, then what is left: a smaller block, or few rows by the level below. */
+AMX_INLINE void gemm_panels(const sl_gemm_args *args, sl_wtype type, sl_gemm_fn few, sl_gemm_fn reference)
+{
+    const size_t left = args->n_rows % AMX_ROWS, blocks = args->n_rows - left, narrow = args->n % SL_PANEL;
+    const bool few_left = left > 0 && left < FEWEST_ROWS;
+    if (blocks > 0)
+        multiply(args, 0, blocks / AMX_ROWS, AMX_ROWS, type);
+    if (left > 0 && !few_left)
+        multiply(args, blocks, 1, left, type);
+    sl_gemm_args rest = *args;
+    rest.first_out += args->n - narrow;
+    rest.n = narrow;
+    rest.n_rows = few_left ? blocks : args->n_rows;
+    if (rest.n > 0 && rest.n_rows > 0)
+        reference(&rest);
+    if (!few_left)
+        return;
+    rest = *args;
+    rest.qrows = (const uint8_t *)args->qrows + blocks * sl_qrow_bytes(args->n_in);
+    rest.out = args->out + blocks * args->out_stride;
+    rest.n_rows = left;
+    few(&rest);
+}
+
+AMX void sl_gemm_q8_0_amx(const sl_gemm_args *args)
+{
+    gemm_panels(args, SL_WTYPE_Q8_0, sl_gemm_q8_0_avx512, sl_gemm_q8_0_ref);
+}
+
+AMX void sl_gemm_q4_0_amx(const sl_gemm_args *args)
+{
+    gemm_panels(args, SL_WTYPE_Q4_0, sl_gemm_q4_0_avx512, sl_gemm_q4_0_ref);
+}
+
+AMX void sl_gemm_q4_1_amx(const sl_gemm_args *args)
+{
+    gemm_panels(args, SL_WTYPE_Q4_1, sl_gemm_q4_1_avx512, sl_gemm_q4_1_ref);
+}
+
+#else
+typedef int sl_gemm_amx_is_for_x86;
+#endif
