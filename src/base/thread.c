@@ -18,7 +18,8 @@ struct sl_pool {
     pthread_cond_t wake, done;
     /* under lock */
     uint64_t generation; /* one more for each run */
-    size_t n_busy;       /* helpers still inside the current run */
+    bool open;           /* the run may have items left: a helper that wakes later sleeps on */
+    size_t n_busy;       /* helpers inside the current run */
     size_t n_numbered;
     bool stopping;
     /* the current run */
@@ -46,11 +47,12 @@ static void *helper_main(void *arg)
     size_t worker = ++pool->n_numbered;
     uint64_t seen = 0;
     for (;;) {
-        while (!pool->stopping && pool->generation == seen)
+        while (!pool->stopping && (pool->generation == seen || !pool->open))
             pthread_cond_wait(&pool->wake, &pool->lock);
         if (pool->stopping)
             break;
         seen = pool->generation;
+        pool->n_busy++;
         pthread_mutex_unlock(&pool->lock);
         work(pool, worker);
         pthread_mutex_lock(&pool->lock);
@@ -127,14 +129,16 @@ void sl_pool_run(sl_pool *pool, size_t n_items, sl_pool_task task, void *arg)
     pool->n_items = n_items;
     atomic_store_explicit(&pool->next_item, 0, memory_order_relaxed);
     if (!alone) {
-        pool->n_busy = pool->n_started;
+        pool->open = true;
         pool->generation++;
         pthread_cond_broadcast(&pool->wake);
     }
     pthread_mutex_unlock(&pool->lock);
     work(pool, 0);
     if (!alone) {
+        /* Every item is taken. Who has taken one is waited for; who has not woken up yet is not. */
         pthread_mutex_lock(&pool->lock);
+        pool->open = false;
         while (pool->n_busy > 0)
             pthread_cond_wait(&pool->done, &pool->lock);
         pthread_mutex_unlock(&pool->lock);
