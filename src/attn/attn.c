@@ -1,33 +1,43 @@
 /* THE PATH: how one part travels from flash to output. Read from the bottom up:
  *
- *   sl_attn_run        packs the queries, takes each stored part as the ring hands it over, then the own tiles
+ *   sl_attn_run        packs the queries, takes the stored parts as the ring hands them over, then the own tiles
  *     begin            queries -> query blocks; states to (-inf, 0, 0)
- *     fold_part        one part of stored tiles x all queries          (every key visible)
+ *     fold_held        a few parts of stored tiles x all queries       (every key visible)
  *     finish           own tiles under the causal mask, last segment folded, O / l -> out
  *
- * begin, fold_part and finish are the seam where another backend can stand. A work item is one KV head and a chunk
- * of query blocks: items share no state, so that neither their order nor the thread count can change a bit. */
+ * begin, fold_held and finish are the seam where another backend can stand. A work item is one KV head and a chunk
+ * of query blocks: items share no state, so that neither their order nor the thread count can change a bit. Where
+ * heads and rows are too few to occupy the threads, the pass is split: an item is then one segment's too, and two
+ * segments, each with a state of its own, are computed side by side; they join the total left to right as ever. */
 #include "attn/attn.h"
 
 #include <assert.h>
 #include <math.h>
 
-enum { MAX_CHUNK = 16 }; /* query blocks per item: a tile is widened once for so many */
+enum {
+    MAX_CHUNK = 16,                  /* query blocks per item: a tile is widened once for so many */
+    MAX_HELD = 2 * SL_SEGMENT_PARTS, /* parts per run of the pool */
+    ENOUGH = 256                     /* tiles x blocks per run of the pool: waking a thread takes as long as 20 or so */
+};
 
 struct sl_attn {
     sl_attn_options options;
     size_t qblock_bytes, state_bytes, scratch_bytes; /* the largest over the layers */
     size_t map_bytes;
-    uint8_t *map; /* [max_blocks] query blocks, then as many segment states, totals, then scratch for each worker */
-    uint8_t *qblocks, *segments, *totals, *scratch;
-    size_t max_blocks;
+    /* [max_blocks] query blocks, then as many segment states, totals, then [spare_blocks] segment states of a split
+     * pass's odd segments, then scratch for each worker */
+    uint8_t *map;
+    uint8_t *qblocks, *segments, *totals, *spare, *scratch;
+    size_t max_blocks, spare_blocks;
 
     /* the layer being computed */
     const sl_attn_rows *rows;
     size_t head_dim, n_kv_heads, group; /* group: queries that share a KV head, per row */
     size_t n_blocks;                    /* per KV head */
     size_t chunk, n_chunks;             /* per KV head */
-    const sl_kv_part *part;
+    bool split;
+    sl_kv_part held[MAX_HELD]; /* taken from the store, in order, not folded yet */
+    size_t n_held;
 };
 
 static size_t max_size(size_t a, size_t b)
@@ -55,8 +65,10 @@ static void measure(const sl_attn_options *options, sl_attn *attn)
             max_size(attn->scratch_bytes, sl_tile_scratch_bytes(options->geom.type, layer->head_dim));
     }
     attn->scratch_bytes = (attn->scratch_bytes + 63) & ~(size_t)63;
+    size_t threads = sl_pool_threads(options->pool);
+    attn->spare_blocks = threads > 1 ? min_size(attn->max_blocks, 2 * threads) : 0;
     attn->map_bytes = attn->max_blocks * (attn->qblock_bytes + 2 * attn->state_bytes) +
-                      sl_pool_threads(options->pool) * attn->scratch_bytes;
+                      attn->spare_blocks * attn->state_bytes + threads * attn->scratch_bytes;
 }
 
 uint64_t sl_attn_bytes(const sl_attn_options *options)
@@ -82,7 +94,8 @@ sl_status sl_attn_create(const sl_attn_options *options, sl_attn **out, sl_err *
     attn->qblocks = attn->map;
     attn->segments = attn->qblocks + attn->max_blocks * attn->qblock_bytes;
     attn->totals = attn->segments + attn->max_blocks * attn->state_bytes;
-    attn->scratch = attn->totals + attn->max_blocks * attn->state_bytes;
+    attn->spare = attn->totals + attn->max_blocks * attn->state_bytes;
+    attn->scratch = attn->spare + attn->spare_blocks * attn->state_bytes;
     *out = attn;
     return SL_OK;
 }
@@ -95,6 +108,11 @@ void sl_attn_destroy(sl_attn *attn)
     sl_mem_free(attn->options.budget, attn);
 }
 
+static size_t n_items(const sl_attn *attn)
+{
+    return attn->n_kv_heads * attn->n_chunks;
+}
+
 /* A work item: blocks [first, first + n) of one KV head. Arrays of blocks lie head after head. */
 typedef struct item_span {
     size_t head, first, n;
@@ -103,21 +121,19 @@ typedef struct item_span {
     const uint8_t *next; /* the tile to come, if it is known: NULL in a new span */
 } item_span;
 
+/* Items from n_items on are a split pass's odd segments. */
 static item_span span_of(const sl_attn *attn, size_t item, size_t worker)
 {
+    uint8_t *segments = item < n_items(attn) ? attn->segments : attn->spare;
+    item %= n_items(attn);
     item_span span = {.head = item / attn->n_chunks, .first = item % attn->n_chunks * attn->chunk};
     span.n = min_size(attn->chunk, attn->n_blocks - span.first);
     size_t block = span.head * attn->n_blocks + span.first;
     span.qblocks = attn->qblocks + block * sl_qblock_bytes(attn->options.geom.type, attn->head_dim);
-    span.segments = attn->segments + block * attn->state_bytes;
+    span.segments = segments + block * attn->state_bytes;
     span.totals = attn->totals + block * attn->state_bytes;
     span.scratch = attn->scratch + worker * attn->scratch_bytes;
     return span;
-}
-
-static size_t n_items(const sl_attn *attn)
-{
-    return attn->n_kv_heads * attn->n_chunks;
 }
 
 /* Queries of one KV head, numbered row by row: n_rows * group. */
@@ -166,6 +182,8 @@ static void begin_item(void *arg, size_t item, size_t worker)
     }
     reset_states(span.segments, span.n, attn->state_bytes, attn->head_dim);
     reset_states(span.totals, span.n, attn->state_bytes, attn->head_dim);
+    if (attn->split)
+        reset_states(span_of(attn, n_items(attn) + item, worker).segments, span.n, attn->state_bytes, attn->head_dim);
 }
 
 static void begin(sl_attn *attn, const sl_attn_rows *rows)
@@ -182,6 +200,8 @@ static void begin(sl_attn *attn, const sl_attn_rows *rows)
     size_t per_head = (wanted + attn->n_kv_heads - 1) / attn->n_kv_heads;
     attn->chunk = min_size(MAX_CHUNK, (attn->n_blocks + per_head - 1) / per_head);
     attn->n_chunks = (attn->n_blocks + attn->chunk - 1) / attn->chunk;
+    attn->split = n_items(attn) < wanted / 2 && attn->n_kv_heads * attn->n_blocks <= attn->spare_blocks;
+    attn->n_held = 0;
     sl_pool_run(attn->options.pool, n_items(attn), begin_item, attn);
 }
 
@@ -212,20 +232,51 @@ static void fold_segment(const sl_attn *attn, const item_span *span)
     attn->options.kernels->attn_segfold(span->totals, span->segments, attn->state_bytes, span->n, attn->head_dim);
 }
 
-static void fold_part_item(void *arg, size_t item, size_t worker)
+static size_t segment_of(const sl_kv_part *part)
+{
+    return (size_t)(part->first_token / SL_SEGMENT_TOKENS);
+}
+
+static bool ends_segment(const sl_kv_part *part)
+{
+    return (part->first_token + part->n_groups * (uint64_t)SL_TILE) % SL_SEGMENT_TOKENS == 0;
+}
+
+static void fold_part(const sl_attn *attn, item_span *span, const sl_kv_part *part)
+{
+    size_t tile_bytes = sl_tile_bytes(attn->options.geom.type, attn->head_dim);
+    size_t group_bytes = attn->n_kv_heads * tile_bytes;
+    const uint8_t *tile = part->tiles + span->head * tile_bytes;
+    for (uint32_t g = 0; g < part->n_groups; g++, tile += group_bytes) {
+        span->next = g + 1 < part->n_groups ? tile + group_bytes : NULL;
+        fold_tile(attn, span, 0, span->n, tile, NULL);
+    }
+}
+
+static void fold_held_item(void *arg, size_t item, size_t worker)
 {
     sl_attn *attn = arg;
     item_span span = span_of(attn, item, worker);
-    size_t tile_bytes = sl_tile_bytes(attn->options.geom.type, attn->head_dim);
-    size_t group_bytes = attn->n_kv_heads * tile_bytes;
-    const uint8_t *tile = attn->part->tiles + span.head * tile_bytes;
-    uint64_t pos = attn->part->first_token;
-    for (uint32_t g = 0; g < attn->part->n_groups; g++, tile += group_bytes, pos += SL_TILE) {
-        span.next = g + 1 < attn->part->n_groups ? tile + group_bytes : NULL;
-        fold_tile(attn, &span, 0, span.n, tile, NULL);
+    size_t odd = item / n_items(attn);
+    for (const sl_kv_part *part = attn->held; part < attn->held + attn->n_held; part++) {
+        if (attn->split && segment_of(part) % 2 != odd)
+            continue;
+        fold_part(attn, &span, part);
+        if (ends_segment(part) && !attn->split)
+            fold_segment(attn, &span);
     }
-    if (pos % SL_SEGMENT_TOKENS == 0)
-        fold_segment(attn, &span);
+}
+
+/* In a split pass, when both segments of the run are computed: those that ended join the totals in order. */
+static void fold_ended(void *arg, size_t unused, size_t worker)
+{
+    sl_attn *attn = arg;
+    (void)unused;
+    for (const sl_kv_part *part = attn->held; part < attn->held + attn->n_held; part++)
+        for (size_t item = 0; item < n_items(attn) && ends_segment(part); item++) {
+            item_span span = span_of(attn, segment_of(part) % 2 * n_items(attn) + item, worker);
+            fold_segment(attn, &span);
+        }
 }
 
 /* A kernel span that ends now. */
@@ -235,13 +286,41 @@ static void trace(const sl_attn *attn, const char *name, double start_s, int64_t
     sl_trace_span(attn->options.trace, SL_TRACE_LANE_KERNEL, name, start_s, sl_trace_now(attn->options.trace), about);
 }
 
-/* Every stored key precedes every row: no mask. */
-static void fold_part(sl_attn *attn, const sl_kv_part *part)
+static void release_held(sl_attn *attn, sl_kv *kv)
 {
+    for (size_t i = 0; i < attn->n_held; i++)
+        sl_kv_release(kv, &attn->held[i]);
+    attn->n_held = 0;
+}
+
+/* Every stored key precedes every row: no mask. */
+static void fold_held(sl_attn *attn, sl_kv *kv)
+{
+    if (attn->n_held == 0)
+        return;
     double start_s = sl_trace_now(attn->options.trace);
-    attn->part = part;
-    sl_pool_run(attn->options.pool, n_items(attn), fold_part_item, attn);
-    trace(attn, "attention", start_s, (int64_t)(part->first_token / SL_PART_TOKENS));
+    sl_pool_run(attn->options.pool, (attn->split ? 2 : 1) * n_items(attn), fold_held_item, attn);
+    if (attn->split)
+        sl_pool_run(attn->options.pool, 1, fold_ended, attn);
+    trace(attn, "attention", start_s, (int64_t)(attn->held[0].first_token / SL_PART_TOKENS));
+    release_held(attn, kv);
+}
+
+/* Whether the part may join those held: two segments at most, and parts of one ring slot only, so that the reader has
+ * another to fill while the next part is waited for. */
+static bool may_join(const sl_attn *attn, const sl_kv_part *part)
+{
+    for (size_t i = 0; i < attn->n_held; i++)
+        if (attn->held[i].slot >= 0 && part->slot >= 0 && attn->held[i].slot != part->slot)
+            return false;
+    return attn->n_held == 0 || segment_of(part) < segment_of(attn->held) + 2;
+}
+
+/* Whether what is held is worth the waking of threads. */
+static bool is_enough(const sl_attn *attn)
+{
+    size_t work = attn->n_held * SL_PART_TILES * attn->n_kv_heads * attn->n_blocks;
+    return attn->n_held == MAX_HELD || (work >= ENOUGH && !attn->split);
 }
 
 /* The keys of the tile at tile_pos that a row at `pos` sees: those up to its own position. */
@@ -278,9 +357,10 @@ static void fold_own_tile(const sl_attn *attn, const item_span *span, const uint
 static void finish_item(void *arg, size_t item, size_t worker)
 {
     sl_attn *attn = arg;
-    item_span span = span_of(attn, item, worker);
-    size_t tile_bytes = sl_tile_bytes(attn->options.geom.type, attn->head_dim);
     uint64_t pos = attn->rows->first_pos / SL_TILE * SL_TILE;
+    bool odd = attn->split && pos / SL_SEGMENT_TOKENS % 2 != 0;
+    item_span span = span_of(attn, odd ? n_items(attn) + item : item, worker);
+    size_t tile_bytes = sl_tile_bytes(attn->options.geom.type, attn->head_dim);
     size_t last_query = min_size((span.first + span.n) * SL_LANES, n_queries(attn)) - 1;
     uint64_t last_pos = attn->rows->first_pos + last_query / attn->group;
     for (size_t g = 0; pos <= last_pos; g++, pos += SL_TILE) {
@@ -309,18 +389,20 @@ static void finish(sl_attn *attn)
 sl_status sl_attn_run(sl_attn *attn, sl_kv *kv, const sl_attn_rows *rows, sl_err *err)
 {
     begin(attn, rows);
-    for (;;) {
+    for (bool found = true; found;) {
         sl_kv_part part;
-        bool found = false;
-        if (rows->stop && rows->stop(rows->arg))
-            return sl_err_set(err, SL_CANCELLED, "cancelled");
-        sl_status status = sl_kv_next(kv, rows->layer, &part, &found, err);
-        if (status != SL_OK)
+        sl_status status = rows->stop && rows->stop(rows->arg) ? sl_err_set(err, SL_CANCELLED, "cancelled")
+                                                               : sl_kv_next(kv, rows->layer, &part, &found, err);
+        if (status != SL_OK) {
+            release_held(attn, kv);
             return status;
-        if (!found)
-            break;
-        fold_part(attn, &part);
-        sl_kv_release(kv, &part);
+        }
+        if (found && !may_join(attn, &part))
+            fold_held(attn, kv);
+        if (found)
+            attn->held[attn->n_held++] = part;
+        if (!found || is_enough(attn))
+            fold_held(attn, kv);
     }
     finish(attn);
     return SL_OK;

@@ -317,6 +317,24 @@ static void twenty_thousand_tokens(void **unused)
     }
 }
 
+/* So few queries that two segments are computed side by side: from the ring, whose slots hold a part, two segments or
+ * something between, and from memory. */
+static void few_rows_over_several_segments(void **unused)
+{
+    (void)unused;
+    for (int i = 0; i < EFFORT(24); i++) {
+        shape s = {.type = (sl_kv_type)(i % 2), .head_dim = 64, .n_kv_heads = pick(1, 2), .group = pick(1, 4)};
+        s.n_rows = pick(1, 4);
+        s.n_before = i % 3 ? length_near_an_edge() : pick(8000, 16000);
+        s.threads = pick(2, 5);
+        s.n_slots = 2;
+        size_t part = SL_PART_TILES * s.n_kv_heads * sl_tile_bytes(s.type, s.head_dim);
+        s.slot_bytes = part * pick(1, 10);
+        s.resident_bytes = pick(0, 2) * part * (s.n_before / SL_PART_TOKENS + 1) / 2;
+        try_shape(&s, 3);
+    }
+}
+
 static void q8_refuses_other_head_dims(void **unused)
 {
     (void)unused;
@@ -336,6 +354,7 @@ int main(void)
         cmocka_unit_test(streamed_equals_plain_q8),
         cmocka_unit_test(streamed_equals_plain_f16),
         cmocka_unit_test(twenty_thousand_tokens),
+        cmocka_unit_test(few_rows_over_several_segments),
         cmocka_unit_test(q8_refuses_other_head_dims),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
