@@ -116,22 +116,6 @@ sl_status cli_open(cli *c, const cli_engine_options *options, sl_engine **out, s
     return status;
 }
 
-void cli_print_plan(const sl_context *context)
-{
-    sl_plan plan;
-    char text[7][SL_TEXT_NUMBER_BYTES];
-    sl_context_get_plan(context, &plan);
-    fprintf(stderr,
-            "sluice: plan: of %s: program %s, weights %s, tables %s, ring %s, window of %zu tokens %s, resident %s\n",
-            sl_text_format_size(plan.ram_bytes, text[0]), sl_text_format_size(plan.program_bytes, text[1]),
-            sl_text_format_size(plan.weight_bytes, text[2]), sl_text_format_size(plan.table_bytes, text[3]),
-            sl_text_format_size(plan.ring_bytes, text[4]), plan.window_tokens,
-            sl_text_format_size(plan.window_bytes, text[5]), sl_text_format_size(plan.resident_bytes, text[6]));
-    fprintf(stderr, "sluice: plan: cache of %zu tokens %s (%llu bytes a token), disk %s\n", plan.max_tokens,
-            sl_text_format_size(plan.kv_bytes, text[0]), (unsigned long long)plan.kv_token_bytes,
-            sl_text_format_size(plan.disk_bytes, text[1]));
-}
-
 bool cli_parse(const sl_args_table *table, int argc, char **argv, sl_args_result *result, int *exit_code, sl_err *err)
 {
     *exit_code = (int)sl_args_parse(table, argc, argv, result, err);

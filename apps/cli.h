@@ -65,12 +65,24 @@ sl_status cli_read_document(const char *path, const cli_engine_options *options,
 
 /* Opens the engine; with c->verbose prints processor, kernels and budget to stderr. */
 sl_status cli_open(cli *c, const cli_engine_options *options, sl_engine **out, sl_err *err);
-void cli_print_plan(const sl_context *context);
+
+/* report.c: plans and estimates in words, tables and JSON. */
+
+/* sl_context_create; before it, where the run will be long, the plan's times on stderr (measuring what they rest on
+ * takes half a second); with c->verbose, times and plan always. */
+sl_status cli_make_context(const cli *c, sl_engine *engine, const sl_context_options *options, sl_context **out,
+                           sl_err *err);
+/* The estimate beside what came, on stderr; nothing where there is none. */
+void cli_print_comparison(const sl_plan *plan, const sl_estimate *estimate, const sl_stats *stats);
+/* An object. What is not known is null. */
+void cli_json_estimate(sl_json *json, const sl_estimate *estimate);
 
 int cmd_run(int argc, char **argv, sl_err *err);
 int cmd_score(int argc, char **argv, sl_err *err);
+int cmd_plan(int argc, char **argv, sl_err *err);
 int cmd_tokenize(int argc, char **argv, sl_err *err);
 int cmd_inspect(int argc, char **argv, sl_err *err);
+int cmd_bench(int argc, char **argv, sl_err *err);
 
 /* Parses; on --help prints it. Returns true when the command should go on, else *exit_code is set. */
 bool cli_parse(const sl_args_table *table, int argc, char **argv, sl_args_result *result, int *exit_code, sl_err *err);

@@ -126,10 +126,7 @@ static sl_status make_context(run_state *r, sl_err *err)
     sl_context_options options = cli_context_options(&r->o.machine, r->prompt.n);
     options.predict_tokens = (size_t)r->o.n_predict;
     options.max_drafts = (size_t)r->o.drafts;
-    sl_status status = sl_context_create(r->engine, &options, &r->context, err);
-    if (status == SL_OK && r->c.verbose)
-        cli_print_plan(r->context);
-    return status;
+    return cli_make_context(&r->c, r->engine, &options, &r->context, err);
 }
 
 static sl_status answer(run_state *r, sl_draw_result *result, sl_err *err)
@@ -163,10 +160,35 @@ static double per(double amount, double seconds)
     return seconds > 0.0 ? amount / seconds : 0.0;
 }
 
+/* Of a run that ended before it had a context, too: all zeros. The estimate is for as many rows as the passes had. */
+static void get_results(const run_state *r, sl_stats *stats, sl_plan *plan, sl_estimate *estimated)
+{
+    memset(stats, 0, sizeof *stats);
+    memset(plan, 0, sizeof *plan);
+    memset(estimated, 0, sizeof *estimated);
+    if (!r->context)
+        return;
+    sl_context_get_stats(r->context, stats);
+    sl_context_get_plan(r->context, plan);
+    size_t rows = stats->n_passes && stats->n_rows ? (stats->n_rows + stats->n_passes / 2) / stats->n_passes : 0;
+    sl_context_estimate(r->context, rows, estimated);
+}
+
+static void json_text(sl_json *j, const char *key, const char *text)
+{
+    sl_json_key(j, key);
+    if (text)
+        sl_json_string(j, text);
+    else
+        sl_json_null(j);
+}
+
 static sl_status print_json(run_state *r, const sl_draw_result *result, sl_err *err)
 {
     sl_stats s;
-    sl_context_get_stats(r->context, &s);
+    sl_plan plan;
+    sl_estimate estimated;
+    get_results(r, &s, &plan, &estimated);
     sl_json j;
     sl_json_init(&j, stdout);
     sl_json_object_start(&j);
@@ -187,7 +209,7 @@ static sl_status print_json(run_state *r, const sl_draw_result *result, sl_err *
         {"bytes_read", s.bytes_read},
         {"bytes_written", s.bytes_written}, {"bytes_visited", s.bytes_visited}, {"windows", s.n_windows},
         {"passes", s.n_passes}, {"rows", s.n_rows}, {"drafted", s.n_drafted}, {"accepted", s.n_accepted},
-        {"peak_rss_bytes", s.peak_rss_bytes},
+        {"peak_rss_bytes", s.peak_rss_bytes}, {"read_bytes", s.read_bytes}, {"in_flight_bytes", s.in_flight_bytes},
     };
     for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
         sl_json_key(&j, counts[i].key);
@@ -212,8 +234,10 @@ static sl_status print_json(run_state *r, const sl_draw_result *result, sl_err *
         sl_json_null(&j);
     else
         sl_json_int(&j, s.page_cache_growth_bytes);
-    sl_json_key(&j, "io_mode");
-    sl_json_string(&j, s.io_mode);
+    json_text(&j, "io_mode", s.io_mode);
+    json_text(&j, "io_engine", s.io_engine);
+    sl_json_key(&j, "estimate");
+    cli_json_estimate(&j, &estimated);
     sl_json_object_end(&j);
     return sl_json_finish(&j, err);
 }
@@ -222,9 +246,9 @@ static void print_table(run_state *r, const sl_draw_result *result)
 {
     sl_stats s;
     sl_plan plan;
+    sl_estimate estimated;
     char a[SL_TEXT_NUMBER_BYTES], b[SL_TEXT_NUMBER_BYTES], c[SL_TEXT_NUMBER_BYTES];
-    sl_context_get_stats(r->context, &s);
-    sl_context_get_plan(r->context, &plan);
+    get_results(r, &s, &plan, &estimated);
     double rate = per((double)s.bytes_read, s.read_s);
     double per_pass = s.n_passes ? (double)s.decode_bytes_read / (double)s.n_passes : 0.0;
     fprintf(stderr, "\n");
@@ -240,8 +264,8 @@ static void print_table(run_state *r, const sl_draw_result *result)
     fprintf(stderr, "  cache       %s, of which %s in memory at the end; written %s\n",
             sl_text_format_size(s.kv_bytes, a),
             sl_text_format_size(s.resident_bytes, b), sl_text_format_size(s.bytes_written, c));
-    fprintf(stderr, "  flash       %s read at %s, I/O %s; page cache grew by %s\n",
-            sl_text_format_size(s.bytes_read, a), sl_text_format_rate(rate, b), s.io_mode,
+    fprintf(stderr, "  flash       %s read at %s, I/O %s, %s; page cache grew by %s\n",
+            sl_text_format_size(s.bytes_read, a), sl_text_format_rate(rate, b), s.io_mode, s.io_engine,
             s.page_cache_growth_bytes < 0 ? "?" : sl_text_format_size((uint64_t)s.page_cache_growth_bytes, c));
     fprintf(stderr, "  a pass      %s measured; disk floor %s (%s / that rate)\n",
             sl_text_format_time(s.n_passes ? s.decode_s / (double)s.n_passes : 0.0, a),
@@ -250,35 +274,41 @@ static void print_table(run_state *r, const sl_draw_result *result)
             sl_text_format_time(s.compute_s, a), sl_text_format_time(s.wait_s, b), sl_text_format_time(s.write_s, c));
     fprintf(stderr, "  memory      peak %s of %s\n", sl_text_format_size(s.peak_rss_bytes, a),
             sl_text_format_size(plan.ram_bytes, b));
+    cli_print_comparison(&plan, &estimated, &s);
 }
 
-static sl_status work(run_state *r, sl_err *err)
+static sl_status start(run_state *r, sl_err *err)
 {
     sl_status status = SL_OK;
     const cli_machine *m = &r->o.machine;
     if (m->file)
         status = cli_read_document(m->file, &m->engine, &r->document, &r->document_bytes, err);
     if (status == SL_OK)
-        status = cli_open(&r->c, &r->o.machine.engine, &r->engine, err);
+        status = cli_open(&r->c, &m->engine, &r->engine, err);
     if (status == SL_OK)
         status = read_prompt(r, err);
-    if (status == SL_OK)
-        status = make_context(r, err);
-    if (status != SL_OK)
-        return status;
-    r->c.phase = "prefill";
-    status = sl_context_feed(r->context, r->prompt.ids, r->prompt.n, cli_count, &r->c, err);
-    sl_progress_clear(&r->c.progress);
+    return status == SL_OK ? make_context(r, err) : status;
+}
+
+static sl_status work(run_state *r, sl_err *err)
+{
+    const cli_machine *m = &r->o.machine;
     sl_draw_result result = {SL_FINISH_REASON_CANCELLED, 0};
+    sl_status status = start(r, err);
+    if (status == SL_OK) {
+        r->c.phase = "prefill";
+        status = sl_context_feed(r->context, r->prompt.ids, r->prompt.n, cli_count, &r->c, err);
+        sl_progress_clear(&r->c.progress);
+    }
     if (status == SL_OK)
         status = answer(r, &result, err);
-    if (status == SL_CANCELLED) /* in the prefill: the object says so, with no text */
+    if (status == SL_CANCELLED) /* before the answer: the object says so, with no text */
         return m->json && print_json(r, &result, NULL) != SL_OK ? SL_FAILED : status;
     if (status != SL_OK)
         return status;
     if (r->n_text > 0 && r->text[r->n_text - 1] != '\n')
         fputc('\n', r->text_out);
-    if (r->o.machine.json)
+    if (m->json)
         status = print_json(r, &result, err);
     else
         print_table(r, &result);

@@ -112,10 +112,8 @@ static sl_status make_context(score_state *s, sl_err *err)
         s->top = info.n_vocab;
     sl_context_options options = cli_context_options(&s->machine, s->tokens.n);
     options.score_best = (size_t)s->top;
-    sl_status status = sl_context_create(s->engine, &options, &s->context, err);
-    if (status == SL_OK && s->c.verbose)
-        cli_print_plan(s->context);
-    return status;
+    options.all_logits = true;
+    return cli_make_context(&s->c, s->engine, &options, &s->context, err);
 }
 
 static sl_status read_text(score_state *s, sl_err *err)
@@ -184,11 +182,30 @@ static sl_status open_logits(score_state *s, sl_err *err)
     return s->logits ? SL_OK : sl_text_error(err, SL_FAILED, "%s: cannot write", s->logits_path);
 }
 
+/* Interrupted before the first position: the object is there all the same. */
+static sl_status print_nothing_json(sl_err *err)
+{
+    sl_json j;
+    sl_json_init(&j, stdout);
+    sl_json_object_start(&j);
+    sl_json_key(&j, "positions");
+    sl_json_array_start(&j);
+    sl_json_array_end(&j);
+    sl_json_key(&j, "perplexity");
+    sl_json_null(&j);
+    sl_json_key(&j, "cancelled");
+    sl_json_bool(&j, true);
+    sl_json_object_end(&j);
+    return sl_json_finish(&j, err);
+}
+
 static sl_status work(score_state *s, sl_err *err)
 {
     sl_status status = read_text(s, err);
     if (status == SL_OK)
         status = make_context(s, err);
+    if (status == SL_CANCELLED && s->machine.json)
+        return print_nothing_json(NULL) == SL_OK ? status : SL_FAILED;
     if (status == SL_OK && s->logits_path)
         status = open_logits(s, err);
     if (status != SL_OK)

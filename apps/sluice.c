@@ -13,6 +13,7 @@ static const struct {
 } commands[] = {
     {"run", "answer a question about a text, its KV cache on flash", cmd_run},
     {"score", "log-probability of every token of a text", cmd_score},
+    {"plan", "what a context of some length will take, before it is made", cmd_plan},
     {"tokenize", "token ids of a text", cmd_tokenize},
     {"inspect", "what a model file holds", cmd_inspect},
 };

@@ -102,7 +102,8 @@ typedef struct sl_context_options {
     uint64_t ring_bytes;    /* all slots together; 0: chosen from the budget */
     uint64_t read_rate;     /* bytes a second that reading the cache may take; 0: all there is */
     sl_io io;
-    bool io_probe;          /* measure the disk anew, whatever is remembered of it */
+    bool io_probe;          /* measure the disk anew, two seconds, whatever is remembered of it */
+    bool all_logits;        /* sl_context_score will follow: for the estimate */
     size_t max_drafts;      /* 0 to 255: rows of a burst less one */
     double rope_scale;      /* linear position scaling, extends the trained context; 0: the model's own */
     bool force_context;     /* allow positions beyond the trained context */
@@ -113,6 +114,7 @@ typedef struct sl_context_options {
 /* What will happen, by part; bytes. */
 typedef struct sl_plan {
     uint64_t ram_bytes, program_bytes, weight_bytes, table_bytes, ring_bytes, window_bytes, resident_bytes;
+    uint64_t decode_resident_bytes; /* with what the window leaves when the answer begins */
     uint64_t needed_bytes; /* the least that could work */
     uint64_t kv_bytes, kv_token_bytes, disk_bytes, disk_free_bytes;
     size_t window_tokens, max_tokens;
@@ -120,7 +122,7 @@ typedef struct sl_plan {
 } sl_plan;
 
 /* How long it will take: floors from rates measured on this machine, with these kernels, threads and disk. A rate that
- * was not measured is 0, and what needs it too. Seconds. */
+ * was not measured is 0, and so is what needs it; a sum then leaves the disk's share out. Seconds. */
 typedef struct sl_estimate {
     double disk_read_rate, disk_write_rate, memory_rate; /* bytes a second */
     size_t read_bytes, in_flight_bytes;                  /* of the reader */
@@ -130,11 +132,14 @@ typedef struct sl_estimate {
     size_t rows;
     uint64_t pass_bytes; /* read from flash */
     double pass_disk_s, pass_memory_s, pass_compute_s, pass_s; /* floors, and the largest of them */
-    size_t crossover_rows; /* the least number of rows with which computing outlasts the disk; 0: up to 256 it never does */
+    size_t crossover_rows; /* the least number of rows with which computing outlasts the disk; 0: up to 256 it never
+                            * does, or a rate is missing */
     uint64_t read_bytes_prefill, written_bytes;
 } sl_estimate;
 
-/* The plan and the times of a context that is not made. `rows`: of a pass, 1 to 256. The engine may be plan_only.
+/* The plan and the times of a context that is not made. `rows`: of a pass, 1 to 256. The engine may be plan_only; then
+ * positions beyond the trained context are not refused, and a disk of which nothing is known is measured. estimate NULL:
+ * nothing else is measured; else kernels and memory are, once an engine, in half a second.
  * SL_REFUSED as sl_context_create would; plan and estimate are then filled in as far as they were known. */
 sl_status sl_engine_plan(sl_engine *engine, const sl_context_options *options, size_t rows, sl_plan *plan,
                          sl_estimate *estimate, sl_err *err);
@@ -145,8 +150,8 @@ sl_status sl_engine_plan(sl_engine *engine, const sl_context_options *options, s
 sl_status sl_context_create(sl_engine *engine, const sl_context_options *options, sl_context **out, sl_err *err);
 void sl_context_destroy(sl_context *context);
 void sl_context_get_plan(const sl_context *context, sl_plan *out);
-/* Measures what it needs on the first call (under a second); rows: as many as a burst can have. */
-sl_status sl_context_estimate(sl_context *context, sl_estimate *out, sl_err *err);
+/* From what the engine has measured so far (sl_engine_plan measures). rows: of a pass; 0: as many as a burst can have. */
+void sl_context_estimate(const sl_context *context, size_t rows, sl_estimate *out);
 
 /* Prefill. progress may be NULL. */
 sl_status sl_context_feed(sl_context *context, const int32_t *ids, size_t n,
@@ -225,6 +230,7 @@ typedef struct sl_stats {
     int64_t page_cache_growth_bytes; /* of the context's file; -1 unknown */
     const char *io_mode;             /* "direct", "buffered" or "memory" */
     const char *io_engine;           /* "io_uring", "io_uring, unregistered buffers", "pread pool", "dispatch", "none" */
+    size_t read_bytes, in_flight_bytes; /* of the reader, in force */
 } sl_stats;
 void sl_context_get_stats(const sl_context *context, sl_stats *out);
 

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "api/measure.h"
 #include "api/plan.h"
 #include "platform/os.h"
 
@@ -14,7 +15,9 @@ typedef enum context_state { FRESH, FED, DONE, BROKEN } context_state;
 struct sl_context {
     sl_engine *engine;
     context_state state;
-    size_t max_drafts, score_best, predict_tokens; /* as planned */
+    sl_context_options options; /* as planned, without kv_dir */
+    sl_io_profile io;           /* of the disk that the cache is on */
+    bool has_io;
     sl_session *session;
     sl_plan plan;
     sl_kv_layer *layers; /* [n_layers] of the geometry */
@@ -23,108 +26,47 @@ struct sl_context {
     double read_s_before_decode;
 };
 
-static sl_status check_options(const sl_engine *engine, const sl_context_options *o, size_t *n_context, sl_err *err)
-{
-    enum { MAX_WINDOW = 1 << 20 };
-    if (o->window_tokens % SL_TILE != 0 || o->window_tokens > MAX_WINDOW)
-        return sl_err_set(err, SL_USAGE, "window is %zu tokens, expected a multiple of %d up to %d", o->window_tokens,
-                          SL_TILE, MAX_WINDOW);
-    if (o->cache != SL_CACHE_Q8_0 && o->cache != SL_CACHE_F16)
-        return sl_err_set(err, SL_USAGE, "cache type is %d, expected SL_CACHE_Q8_0 or SL_CACHE_F16", (int)o->cache);
-    if ((unsigned)o->io > SL_IO_BUFFERED)
-        return sl_err_set(err, SL_USAGE, "io is %d, expected SL_IO_AUTO to SL_IO_BUFFERED", (int)o->io);
-    if (o->max_drafts > 255)
-        return sl_err_set(err, SL_USAGE, "drafts are %zu, expected 0 to 255", o->max_drafts);
-    if (o->rope_scale != 0.0 && !(o->rope_scale >= 1.0 && o->rope_scale <= 1e6))
-        return sl_err_set(err, SL_USAGE, "rope scale is %g, expected 1 to 1000000", o->rope_scale);
-    double scale = o->rope_scale != 0.0 ? o->rope_scale / engine->hp.rope_factor : 1.0;
-    double trained = (double)engine->hp.n_ctx_train * (scale > 1.0 ? scale : 1.0);
-    size_t all = o->prompt_tokens + o->predict_tokens;
-    if (all < o->prompt_tokens || all > (size_t)1 << 40)
-        return sl_err_set(err, SL_USAGE, "%zu prompt tokens and %zu more are beyond what can be counted",
-                          o->prompt_tokens, o->predict_tokens);
-    *n_context = o->force_context || (double)all <= trained ? all : (size_t)trained;
-    if (o->prompt_tokens > *n_context)
-        return sl_err_set(err, SL_REFUSED,
-                          "the prompt has %zu tokens, the model was trained for %zu (--rope-scale stretches positions, "
-                          "--force-context goes on regardless)",
-                          o->prompt_tokens, *n_context);
-    return SL_OK;
-}
-
-static const char *kv_dir(const sl_context_options *options)
-{
-    if (options->kv_dir)
-        return options->kv_dir;
-    const char *from_env = getenv("SLUICE_KV_DIR");
-    return from_env && *from_env ? from_env : "/var/tmp";
-}
-
-static sl_session_options session_options(const sl_context *context, const sl_context_options *o, size_t n_context)
+static sl_status create(sl_context *context, sl_err *err)
 {
     sl_engine *engine = context->engine;
-    return (sl_session_options){
-        .weights = engine->weights,
-        .kernels = &engine->kernels,
-        .pool = engine->pool,
-        .budget = &engine->budget,
-        .kv = {.geom = {o->cache == SL_CACHE_F16 ? SL_KV_TYPE_F16 : SL_KV_TYPE_Q8_0, engine->hp.n_layers,
-                        context->layers},
-               .dir = kv_dir(o),
-               .allow_ram_dir = o->allow_ram_dir,
-               .force_buffered = o->io == SL_IO_BUFFERED,
-               .max_tokens = n_context,
-               .read_rate = o->read_rate,
-               .io_engine = o->io == SL_IO_URING  ? SL_IO_ENGINE_URING
-                            : o->io == SL_IO_POOL ? SL_IO_ENGINE_POOL
-                                                  : SL_IO_ENGINE_AUTO,
-               .budget = &engine->budget,
-               .log = engine->log},
-        .max_tokens = n_context,
-        .max_drafts = o->max_drafts,
-        .rope_factor = o->rope_scale,
-        .will_decode = o->predict_tokens > 0,
-        .ngram = o->max_drafts > 0,
-        .stop = o->stop,
-        .arg = o->arg,
-    };
-}
-
-static sl_status create(sl_context *context, const sl_context_options *options, sl_err *err)
-{
-    sl_engine *engine = context->engine;
-    size_t n_context = 0;
-    sl_status status = check_options(engine, options, &n_context, err);
+    sl_session_options session;
+    sl_status status = sl_mem_new(&engine->budget, engine->hp.n_layers, sizeof *context->layers, "geometry",
+                                  &context->layers, err);
     if (status == SL_OK)
-        status = sl_mem_new(&engine->budget, engine->hp.n_layers, sizeof *context->layers, "geometry",
-                            &context->layers, err);
+        status = sl_plan_session(engine, &context->options, context->layers, &session, err);
+    if (status == SL_OK)
+        status = sl_plan_make(engine, &context->options, &session, &context->plan, err);
     if (status != SL_OK)
         return status;
-    for (uint32_t i = 0; i < engine->hp.n_layers; i++)
-        context->layers[i] = (sl_kv_layer){engine->hp.n_kv_heads, engine->hp.head_dim};
-    sl_session_options session = session_options(context, options, n_context);
-    status = sl_geom_check(&session.kv.geom, err);
-    if (status == SL_OK)
-        status = sl_plan_make(engine, options, &session, &context->plan, err);
-    if (status == SL_OK)
-        status = sl_session_create(&session, &context->session, err);
-    return status;
+    const sl_io_profile *io = sl_plan_io(engine, &context->options);
+    context->has_io = io != NULL;
+    if (io)
+        context->io = *io;
+    return sl_session_create(&session, &context->session, err);
+}
+
+static sl_status expect_engine(const sl_engine *engine, bool is_for_plan, sl_err *err)
+{
+    if (engine->options.plan_only && !is_for_plan)
+        return sl_err_set(err, SL_USAGE, "the engine was opened for planning only");
+    if (!engine->weights)
+        return sl_err_set(err, SL_USAGE, "the engine was opened for its vocabulary only");
+    return SL_OK;
 }
 
 sl_status sl_context_create(sl_engine *engine, const sl_context_options *options, sl_context **out, sl_err *err)
 {
     *out = NULL;
-    if (!engine->weights)
-        return sl_err_set(err, SL_USAGE, "the engine was opened for its vocabulary only");
     sl_context *context = NULL;
-    sl_status status = sl_mem_new(&engine->budget, 1, sizeof *context, "context", &context, err);
+    sl_status status = expect_engine(engine, false, err);
+    if (status == SL_OK)
+        status = sl_mem_new(&engine->budget, 1, sizeof *context, "context", &context, err);
     if (status != SL_OK)
         return status;
     context->engine = engine;
-    context->max_drafts = options->max_drafts;
-    context->score_best = options->score_best;
-    context->predict_tokens = options->predict_tokens;
-    status = create(context, options, err);
+    context->options = *options;
+    status = create(context, err);
+    context->options.kv_dir = NULL; /* borrowed for the call */
     if (status != SL_OK) {
         sl_context_destroy(context);
         return status;
@@ -146,6 +88,44 @@ void sl_context_destroy(sl_context *context)
 void sl_context_get_plan(const sl_context *context, sl_plan *out)
 {
     *out = context->plan;
+}
+
+void sl_context_estimate(const sl_context *context, size_t rows, sl_estimate *out)
+{
+    const sl_context_options *o = &context->options;
+    sl_plan_estimate(context->engine, o, &context->plan, context->has_io ? &context->io : NULL,
+                     rows ? rows : o->max_drafts + 1, out);
+}
+
+sl_status sl_engine_plan(sl_engine *engine, const sl_context_options *options, size_t rows, sl_plan *plan,
+                         sl_estimate *estimate, sl_err *err)
+{
+    memset(plan, 0, sizeof *plan);
+    if (estimate)
+        memset(estimate, 0, sizeof *estimate);
+    sl_kv_layer *layers = NULL;
+    sl_session_options session;
+    sl_status status = expect_engine(engine, true, err);
+    if (status == SL_OK && (rows < 1 || rows > 256))
+        status = sl_err_set(err, SL_USAGE, "rows are %zu, expected 1 to 256", rows);
+    if (status == SL_OK)
+        status = sl_mem_new(&engine->budget, engine->hp.n_layers, sizeof *layers, "geometry", &layers, err);
+    if (status == SL_OK)
+        status = sl_plan_session(engine, options, layers, &session, err);
+    if (status != SL_OK) {
+        sl_mem_free(&engine->budget, layers);
+        return status;
+    }
+    sl_status planned = sl_plan_make(engine, options, &session, plan, err);
+    sl_mem_free(&engine->budget, layers);
+    if (!estimate || (planned != SL_OK && planned != SL_REFUSED))
+        return planned;
+    /* Too little memory to measure in: the times stay unknown, the sizes do not. */
+    status = sl_engine_measure(engine, session.kv.geom.type, NULL);
+    if (status != SL_OK && status != SL_REFUSED)
+        return sl_err_set(err, status, "kernels cannot be measured: out of memory");
+    sl_plan_estimate(engine, options, plan, sl_plan_io(engine, options), rows, estimate);
+    return planned;
 }
 
 /* ---------------------------------------------------------------------------------------------------------- prefill */
@@ -254,11 +234,11 @@ static const sl_finish_reason finish_reasons[] = {
 sl_status sl_context_generate(sl_context *context, const sl_draw_options *options, sl_draw_result *out, sl_err *err)
 {
     sl_status status = expect_state(context, FED, FED, "generate", err);
-    if (status == SL_OK && (options->max_drafts > context->max_drafts ||
-                            options->predict_tokens > context->predict_tokens))
+    if (status == SL_OK && (options->max_drafts > context->options.max_drafts ||
+                            options->predict_tokens > context->options.predict_tokens))
         status = sl_err_set(err, SL_USAGE, "generate: %zu drafts, %zu tokens, planned were at most %zu and %zu",
-                            options->max_drafts, options->predict_tokens, context->max_drafts,
-                            context->predict_tokens);
+                            options->max_drafts, options->predict_tokens, context->options.max_drafts,
+                            context->options.predict_tokens);
     if (status != SL_OK)
         return status;
     emitter e = {.context = context, .options = options};
@@ -346,9 +326,9 @@ sl_status sl_context_score(sl_context *context, const int32_t *ids, size_t n, co
     scorer s = {.context = context, .ids = ids, .n = n, .options = options};
     s.n_best = options->n_best < n_vocab ? options->n_best : n_vocab;
     sl_status status = expect_state(context, FRESH, FRESH, "score", err);
-    if (status == SL_OK && s.n_best > context->score_best)
+    if (status == SL_OK && s.n_best > context->options.score_best)
         status = sl_err_set(err, SL_USAGE, "score: %zu candidates, planned were at most %zu", s.n_best,
-                            context->score_best);
+                            context->options.score_best);
     *perplexity = NAN;
     if (status != SL_OK)
         return status;
@@ -394,4 +374,6 @@ void sl_context_get_stats(const sl_context *context, sl_stats *out)
     out->page_cache_growth_bytes = kv.page_cache_bytes;
     out->io_mode = kv.io_mode;
     out->io_engine = kv.io_engine ? kv.io_engine : "none";
+    out->read_bytes = kv.read_bytes;
+    out->in_flight_bytes = kv.in_flight_bytes;
 }

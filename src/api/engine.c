@@ -2,9 +2,11 @@
 #include "api/engine.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "api/plan.h"
 #include "platform/os.h"
 
 enum {
@@ -29,8 +31,41 @@ static sl_status copy_text(sl_budget *budget, const char *data, size_t size, cha
     return status;
 }
 
+/* Where nothing is known of the model yet: weights are packed to the size that they have in the file, and this much and
+ * an eighth of them has always done for the rest. */
+static uint64_t generous(uint64_t file_bytes)
+{
+    return file_bytes + file_bytes / 8 + (UINT64_C(192) << 20);
+}
+
+static double mib(uint64_t bytes)
+{
+    return (double)bytes / (double)(1 << 20);
+}
+
+static uint64_t whole_mib(uint64_t bytes)
+{
+    return (bytes + (1 << 20) - 1) >> 20;
+}
+
+/* A budget refused before anything is known of the model: a figure all the same. */
+static sl_status refuse_early(const sl_engine *engine, const char *cause, sl_err *err)
+{
+    sl_input *file = NULL;
+    uint64_t file_bytes = 0;
+    sl_status status = sl_input_open(engine->options.model_path, &file, &file_bytes, err);
+    sl_input_close(file);
+    if (status != SL_OK)
+        return status;
+    return sl_err_set(err, SL_REFUSED, "%s; %" PRIu64 "M would do for this model", cause,
+                      whole_mib(generous(file_bytes)));
+}
+
+/* A plan may be about more memory than this machine has, or less than the program needs: its own work, which is small,
+ * is bounded apart from what it is about. */
 static sl_status set_budget(sl_engine *engine, sl_err *err)
 {
+    const uint64_t plan_least = UINT64_C(48) << 20;
     uint64_t ram = engine->options.ram_bytes;
     if (ram == 0)
         ram = sl_os_free_memory_bytes() / 2;
@@ -38,33 +73,96 @@ static sl_status set_budget(sl_engine *engine, sl_err *err)
     uint64_t now = sl_os_rss_bytes();
     engine->program_bytes = (now ? now : UNKNOWN_RSS) + PROGRAM_MARGIN;
     engine->program_bytes += engine->options.n_threads * (uint64_t)THREAD_MARGIN;
-    sl_budget_init(&engine->budget, ram > engine->program_bytes ? ram - engine->program_bytes : 0);
-    uint64_t peak = sl_os_peak_rss_bytes();
-    if (ram <= engine->program_bytes || peak > ram)
-        return sl_err_set(err, SL_REFUSED,
-                          "memory budget of %" PRIu64 " bytes is too small: the program alone needs %" PRIu64, ram,
-                          engine->program_bytes);
-    return SL_OK;
+    uint64_t limit = ram > engine->program_bytes ? ram - engine->program_bytes : 0;
+    if (engine->options.plan_only && limit < plan_least)
+        limit = plan_least;
+    sl_budget_init(&engine->budget, limit);
+    if (engine->options.plan_only || (ram > engine->program_bytes && sl_os_peak_rss_bytes() <= ram))
+        return SL_OK;
+    char cause[160];
+    snprintf(cause, sizeof cause,
+             "memory budget of %" PRIu64 " bytes is too small: the program alone needs %" PRIu64, ram,
+             engine->program_bytes);
+    return refuse_early(engine, cause, err);
+}
+
+void sl_engine_memory(const sl_engine *engine, uint64_t *limit_bytes, uint64_t *used_bytes)
+{
+    *limit_bytes = engine->ram_bytes > engine->program_bytes ? engine->ram_bytes - engine->program_bytes : 0;
+    *used_bytes = engine->budget.used_bytes + (engine->is_loaded ? 0 : engine->weight_map_bytes);
 }
 
 /* Before any is read: each tensor in a mapping of its own, and the buffer they are read through. */
-static sl_status check_weights_fit(const sl_engine *engine, const sl_gguf *gguf, sl_err *err)
+static void count_weights(sl_engine *engine, const sl_gguf *gguf)
 {
-    uint64_t bytes = sl_weights_buffer_bytes(&engine->hp) + engine->hp.n_layers * sizeof(sl_layer_weights);
-    uint64_t left = engine->budget.limit_bytes - engine->budget.used_bytes;
+    enum { HEAP_HEAD = 32 };
+    uint64_t bytes = engine->hp.n_layers * sizeof(sl_layer_weights) + sizeof(sl_weights) + 2 * HEAP_HEAD;
     for (size_t i = 0; i < sl_gguf_n_tensors(gguf); i++) {
         const sl_gguf_tensor *tensor = sl_gguf_tensor_at(gguf, i);
-        bytes += tensor->n_dims == 1 ? tensor->bytes : (tensor->bytes + SL_MEM_ALIGN - 1) / SL_MEM_ALIGN * SL_MEM_ALIGN;
+        bytes += tensor->n_dims == 1 ? tensor->bytes + HEAP_HEAD
+                                     : (tensor->bytes + SL_MEM_ALIGN - 1) / SL_MEM_ALIGN * SL_MEM_ALIGN;
     }
-    if (bytes <= left)
+    engine->weight_map_bytes = bytes;
+    engine->load_bytes = engine->program_bytes + engine->budget.used_bytes + bytes +
+                         sl_weights_buffer_bytes(&engine->hp);
+}
+
+static bool is_named(sl_gguf_string name, const char *text)
+{
+    return name.size == strlen(text) && memcmp(name.data, text, name.size) == 0;
+}
+
+/* The tensors have been checked: their types are known, matrices have two dimensions. */
+static void count_work(sl_engine *engine, const sl_gguf *gguf)
+{
+    sl_model_work *work = &engine->work;
+    bool has_output = sl_gguf_tensor_find(gguf, "output.weight") != NULL;
+    for (size_t i = 0; i < sl_gguf_n_tensors(gguf); i++) {
+        const sl_gguf_tensor *tensor = sl_gguf_tensor_at(gguf, i);
+        const char *type_name = sl_ggml_type_name(tensor->type);
+        size_t type = 0;
+        while (type + 1 < SL_WTYPE_COUNT && strcmp(sl_wtype_name((sl_wtype)type), type_name) != 0)
+            type++;
+        bool is_embedding = is_named(tensor->name, "token_embd.weight");
+        bool is_output = is_named(tensor->name, has_output ? "output.weight" : "token_embd.weight");
+        work->weight_bytes += tensor->bytes;
+        work->pass_bytes += is_embedding && has_output ? 0 : tensor->bytes;
+        double madds = (double)tensor->dims[0] * (double)tensor->dims[1];
+        if (is_output) {
+            work->logit_type = (sl_wtype)type;
+            work->logit_madds = madds;
+        } else if (tensor->n_dims == 2 && !is_embedding) {
+            work->madds[type] += madds;
+        }
+    }
+}
+
+static sl_status check_weights_fit(sl_engine *engine, sl_err *err)
+{
+    uint64_t used = engine->budget.used_bytes, sufficient = 0;
+    if (engine->load_bytes <= engine->ram_bytes)
         return SL_OK;
-    double mib = 1 << 20;
+    sl_status status = sl_plan_sufficient(engine, &sufficient, err);
+    if (status != SL_OK)
+        return status;
     return sl_err_set(err, SL_REFUSED,
                       "memory budget of %.1f MiB is too small: weights %.1f MiB, program %.1f, tokenizer %.1f make "
-                      "%.1f, and the context comes on top",
-                      (double)engine->ram_bytes / mib, (double)bytes / mib, (double)engine->program_bytes / mib,
-                      (double)engine->budget.used_bytes / mib,
-                      (double)(bytes + engine->program_bytes + engine->budget.used_bytes) / mib);
+                      "%.1f, and the context comes on top; %" PRIu64 "M would do for up to %" PRIu32 " tokens",
+                      mib(engine->ram_bytes), mib(engine->load_bytes - used - engine->program_bytes),
+                      mib(engine->program_bytes), mib(used), mib(engine->load_bytes), whole_mib(sufficient),
+                      engine->hp.n_ctx_train);
+}
+
+/* plan_only: what the plan asks of the weights, and nothing in it. */
+static sl_status stand_in_weights(sl_engine *engine, sl_err *err)
+{
+    sl_status status = sl_mem_new(&engine->budget, 1, sizeof *engine->weights, "weights", &engine->weights, err);
+    if (status != SL_OK)
+        return status;
+    engine->weights->budget = &engine->budget;
+    engine->weights->hp = engine->hp;
+    engine->weights->bytes = engine->work.weight_bytes;
+    return SL_OK;
 }
 
 /* The model's own default template, if the file has one. */
@@ -77,16 +175,9 @@ static sl_status load_template(sl_engine *engine, const sl_gguf *gguf, sl_err *e
     return status == SL_OK ? copy_text(&engine->budget, text.data, text.size, &engine->chat_template, err) : status;
 }
 
-static sl_status load_model(sl_engine *engine, const sl_gguf *gguf, sl_err *err)
+static sl_status load_vocabulary(sl_engine *engine, const sl_gguf *gguf, sl_err *err)
 {
-    sl_status status = SL_OK;
-    if (!engine->options.vocab_only) {
-        status = sl_hparams_read(gguf, &engine->hp, err);
-        if (status == SL_OK)
-            status = sl_weights_check(gguf, &engine->hp, err);
-    }
-    if (status == SL_OK)
-        status = sl_engine_load_tok(engine, gguf, err);
+    sl_status status = sl_engine_load_tok(engine, gguf, err);
     if (status == SL_OK)
         status = load_template(engine, gguf, err);
     if (status != SL_OK || engine->options.vocab_only)
@@ -94,10 +185,73 @@ static sl_status load_model(sl_engine *engine, const sl_gguf *gguf, sl_err *err)
     if (sl_tok_n_tokens(engine->tok) != engine->hp.n_vocab)
         return sl_err_set(err, SL_DAMAGED, "%s: tokenizer.ggml.tokens has %zu tokens, token_embd.weight %u rows",
                           engine->path, sl_tok_n_tokens(engine->tok), engine->hp.n_vocab);
-    status = check_weights_fit(engine, gguf, err);
+    return SL_OK;
+}
+
+static sl_status load_model(sl_engine *engine, const sl_gguf *gguf, sl_err *err)
+{
+    if (engine->options.vocab_only)
+        return load_vocabulary(engine, gguf, err);
+    sl_status status = sl_hparams_read(gguf, &engine->hp, err);
+    if (status == SL_OK)
+        status = sl_weights_check(gguf, &engine->hp, err);
+    if (status == SL_OK)
+        status = load_vocabulary(engine, gguf, err);
+    if (status == SL_OK)
+        status = sl_pool_create(engine->options.n_threads, &engine->budget, &engine->pool, err);
+    if (status != SL_OK)
+        return status;
+    count_weights(engine, gguf);
+    count_work(engine, gguf);
+    if (engine->options.plan_only)
+        return stand_in_weights(engine, err);
+    status = check_weights_fit(engine, err);
     if (status == SL_OK)
         status = sl_weights_load(gguf, &engine->budget, engine->options.progress, engine->options.arg,
                                  &engine->weights, err);
+    engine->is_loaded = status == SL_OK;
+    return status;
+}
+
+static sl_status open_model(sl_engine *engine, sl_err *err)
+{
+    sl_gguf *gguf = NULL;
+    sl_status status = sl_gguf_open(engine->options.model_path, &engine->budget, &gguf, err);
+    if (status == SL_OK)
+        status = load_model(engine, gguf, err);
+    sl_gguf_close(gguf);
+    static const char budget_text[] = "memory budget too small:";
+    if (status != SL_REFUSED || strncmp(err->text, budget_text, sizeof budget_text - 1) != 0)
+        return status;
+    sl_err cause = *err;
+    return refuse_early(engine, cause.text, err);
+}
+
+static void warn_of_threads(const sl_engine *engine)
+{
+    size_t n_cpus = sl_os_n_cpus();
+    if (engine->options.n_threads > n_cpus)
+        sl_log_write(&engine->log, SL_LOG_LEVEL_WARNING, "%" PRIu32 " threads share %zu processors: slower than one each",
+                     engine->options.n_threads, n_cpus);
+}
+
+static sl_status open_engine(sl_engine *engine, sl_err *err)
+{
+    const sl_engine_options *options = &engine->options;
+    sl_status status = set_budget(engine, err);
+    if (status == SL_OK)
+        status = copy_text(&engine->budget, options->model_path, strlen(options->model_path), &engine->path, err);
+    if (status == SL_OK)
+        status = sl_cpu_find(getenv("SLUICE_CPU"), &engine->level, err);
+    if (status != SL_OK)
+        return status;
+    sl_kernels_init(&engine->kernels, engine->level);
+    status = open_model(engine, err);
+    /* Last: a model that is refused has overwritten no file. */
+    if (status == SL_OK && options->trace_path)
+        status = sl_trace_open(options->trace_path, &engine->trace, err);
+    if (status == SL_OK)
+        warn_of_threads(engine);
     return status;
 }
 
@@ -112,21 +266,8 @@ sl_status sl_engine_open(const sl_engine_options *options, sl_engine **out, sl_e
         engine->options.n_threads = (uint32_t)sl_os_n_cpus();
     if (options->log)
         engine->log = (sl_log){forward_log, engine};
-    sl_gguf *gguf = NULL;
-    sl_status status = set_budget(engine, err);
-    if (status == SL_OK)
-        status = copy_text(&engine->budget, options->model_path, strlen(options->model_path), &engine->path, err);
-    if (status == SL_OK)
-        status = sl_cpu_find(getenv("SLUICE_CPU"), &engine->level, err);
-    if (status == SL_OK) {
-        sl_kernels_init(&engine->kernels, engine->level);
-        status = sl_gguf_open(options->model_path, &engine->budget, &gguf, err);
-    }
-    if (status == SL_OK)
-        status = load_model(engine, gguf, err);
-    sl_gguf_close(gguf);
-    if (status == SL_OK && !options->vocab_only)
-        status = sl_pool_create(engine->options.n_threads, &engine->budget, &engine->pool, err);
+    sl_err own = {SL_OK, ""}; /* texts are looked at inside, whether the caller wants them or not */
+    sl_status status = open_engine(engine, err ? err : &own);
     if (status != SL_OK) {
         sl_engine_close(engine);
         return status;
@@ -139,9 +280,13 @@ void sl_engine_close(sl_engine *engine)
 {
     if (!engine)
         return;
+    sl_err err = {SL_OK, ""};
+    if (engine->trace && sl_trace_close(engine->trace, &err) != SL_OK)
+        sl_log_write(&engine->log, SL_LOG_LEVEL_WARNING, "%s", err.text);
     sl_pool_destroy(engine->pool);
     sl_weights_destroy(engine->weights);
     sl_tok_destroy(engine->tok);
+    sl_mem_free(&engine->budget, engine->io.dir);
     sl_mem_free(&engine->budget, engine->chat_template);
     sl_mem_free(&engine->budget, engine->path);
     sl_budget_deinit(&engine->budget);
@@ -158,7 +303,7 @@ void sl_engine_get_info(const sl_engine *engine, sl_engine_info *out)
         .n_embd = engine->hp.n_embd,
         .n_vocab = (uint32_t)sl_tok_n_tokens(engine->tok),
         .n_ctx_train = engine->hp.n_ctx_train,
-        .weight_bytes = engine->weights ? engine->weights->bytes : 0,
+        .weight_bytes = engine->work.weight_bytes,
         .ram_bytes = engine->ram_bytes,
         .n_threads = engine->options.n_threads,
         .cpu_level = sl_cpu_level_name(engine->level),

@@ -4,12 +4,23 @@
 
 #include <sluice/sluice.h>
 
+#include "api/estimate.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/thread.h"
+#include "base/trace.h"
 #include "kernel/kernel.h"
 #include "model/weights.h"
+#include "store/ioprobe.h"
 #include "tok/tok.h"
+
+/* What was measured or found of the disk under a folder. */
+typedef struct sl_engine_io {
+    char *dir; /* NULL: none yet */
+    sl_io_profile profile;
+    bool is_known;
+    bool was_probed; /* by this engine, with or without success */
+} sl_engine_io;
 
 struct sl_engine {
     sl_engine_options options;
@@ -24,12 +35,22 @@ struct sl_engine {
     sl_tok *tok;
     bool add_eos; /* to texts with their end, as the file says */
     sl_hparams hp;
-    sl_weights *weights; /* NULL: vocab_only */
+    sl_weights *weights; /* NULL: vocab_only. plan_only: hyper-parameters and size alone */
+    bool is_loaded;      /* the weights are in memory */
+    sl_model_work work;
+    uint64_t weight_map_bytes; /* that the weights take of the budget */
+    uint64_t load_bytes;       /* resident at most while they are read, the program included */
     char *chat_template; /* NULL: none in the file; terminated */
+    sl_trace *trace;     /* NULL: none */
+    sl_machine_rates rates; /* measured once, by the first who asks */
+    sl_engine_io io;
 };
+
+/* What may be taken in all beside the program, and what is taken of it already; weights that are not loaded (yet) are
+ * counted as if they were. used may be more than limit. */
+void sl_engine_memory(const sl_engine *engine, uint64_t *limit_bytes, uint64_t *used_bytes);
 
 /* tokenizer.ggml.* of a model file -> tokenizer. */
 sl_status sl_engine_load_tok(sl_engine *engine, const sl_gguf *gguf, sl_err *err) SL_CHECK;
-
 
 #endif

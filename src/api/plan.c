@@ -4,17 +4,23 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "api/measure.h"
 #include "platform/os.h"
 #include "platform/vfs.h"
 
 enum {
     MIB = 1 << 20,
     N_SLOTS = 2,
-    MAX_SLOT_BYTES = 128 << 20,
-    RING_SHARE = 6,      /* of what is left for a context, the ring takes one part in so many */
+    MAX_RING_BYTES = 256 << 20,
+    RING_SHARE = 6,      /* of what is left for a context, the ring takes one part in so many, */
+    MOST_RING_SHARE = 4, /* or, to hold all reads in flight, one part in so many at most */
+    IN_FLIGHT_BYTES = 32 << 20, /* where nothing is known of the disk */
     SLACK_BYTES = 64 << 10, /* alignment of a handful of mappings */
-    NOISE_BYTES = 512 << 10 /* by which the program's own resident set differs from run to run */
+    NOISE_BYTES = 512 << 10, /* by which the program's own resident set differs from run to run */
+    LIST_GROWTH = 3 /* a list of tokens that doubles holds at most so many times its length, old and new */
 };
+
+static const uint64_t probe_from_bytes = UINT64_C(1) << 30; /* of the cache on flash: two seconds are then little */
 
 static uint64_t min_u64(uint64_t a, uint64_t b)
 {
@@ -25,6 +31,102 @@ static uint64_t max_u64(uint64_t a, uint64_t b)
 {
     return a > b ? a : b;
 }
+
+static uint64_t less(uint64_t a, uint64_t b)
+{
+    return a > b ? a - b : 0;
+}
+
+static double mib(uint64_t bytes)
+{
+    return (double)bytes / (double)MIB;
+}
+
+/* -------------------------------------------------------------------------------------------------------- options */
+
+static sl_status check_options(const sl_context_options *o, sl_err *err)
+{
+    enum { MAX_WINDOW = 1 << 20 };
+    if (o->window_tokens % SL_TILE != 0 || o->window_tokens > MAX_WINDOW)
+        return sl_err_set(err, SL_USAGE, "window is %zu tokens, expected a multiple of %d up to %d", o->window_tokens,
+                          SL_TILE, MAX_WINDOW);
+    if (o->cache != SL_CACHE_Q8_0 && o->cache != SL_CACHE_F16)
+        return sl_err_set(err, SL_USAGE, "cache type is %d, expected SL_CACHE_Q8_0 or SL_CACHE_F16", (int)o->cache);
+    if ((unsigned)o->io > SL_IO_BUFFERED)
+        return sl_err_set(err, SL_USAGE, "io is %d, expected SL_IO_AUTO to SL_IO_BUFFERED", (int)o->io);
+    if (o->max_drafts > 255)
+        return sl_err_set(err, SL_USAGE, "drafts are %zu, expected 0 to 255", o->max_drafts);
+    if (o->rope_scale != 0.0 && !(o->rope_scale >= 1.0 && o->rope_scale <= 1e6))
+        return sl_err_set(err, SL_USAGE, "rope scale is %g, expected 1 to 1000000", o->rope_scale);
+    size_t all = o->prompt_tokens + o->predict_tokens;
+    if (all < o->prompt_tokens || all > (size_t)1 << 40)
+        return sl_err_set(err, SL_USAGE, "%zu prompt tokens and %zu more are beyond what can be counted",
+                          o->prompt_tokens, o->predict_tokens);
+    return SL_OK;
+}
+
+/* Tokens of the context: all that was asked for, or what the trained context leaves of the answer. */
+static sl_status choose_context(const sl_engine *engine, const sl_context_options *o, size_t *n_context, sl_err *err)
+{
+    double scale = o->rope_scale != 0.0 ? o->rope_scale / engine->hp.rope_factor : 1.0;
+    double trained = (double)engine->hp.n_ctx_train * (scale > 1.0 ? scale : 1.0);
+    size_t all = o->prompt_tokens + o->predict_tokens;
+    bool is_free = o->force_context || engine->options.plan_only;
+    *n_context = is_free || (double)all <= trained ? all : (size_t)trained;
+    if (o->prompt_tokens <= *n_context)
+        return SL_OK;
+    return sl_err_set(err, SL_REFUSED,
+                      "the prompt has %zu tokens, the model was trained for %zu (--rope-scale stretches positions, "
+                      "--force-context goes on regardless)",
+                      o->prompt_tokens, *n_context);
+}
+
+static const char *kv_dir(const sl_context_options *options)
+{
+    if (options->kv_dir)
+        return options->kv_dir;
+    const char *from_env = getenv("SLUICE_KV_DIR");
+    return from_env && *from_env ? from_env : "/var/tmp";
+}
+
+sl_status sl_plan_session(sl_engine *engine, const sl_context_options *o, sl_kv_layer *layers, sl_session_options *out,
+                          sl_err *err)
+{
+    size_t n_context = 0;
+    sl_status status = check_options(o, err);
+    if (status == SL_OK)
+        status = choose_context(engine, o, &n_context, err);
+    if (status != SL_OK)
+        return status;
+    for (uint32_t i = 0; i < engine->hp.n_layers; i++)
+        layers[i] = (sl_kv_layer){engine->hp.n_kv_heads, engine->hp.head_dim};
+    *out = (sl_session_options){
+        .weights = engine->weights,
+        .kernels = &engine->kernels,
+        .pool = engine->pool,
+        .budget = &engine->budget,
+        .kv = {.geom = {o->cache == SL_CACHE_F16 ? SL_KV_TYPE_F16 : SL_KV_TYPE_Q8_0, engine->hp.n_layers, layers},
+               .dir = kv_dir(o),
+               .allow_ram_dir = o->allow_ram_dir,
+               .force_buffered = o->io == SL_IO_BUFFERED,
+               .max_tokens = n_context,
+               .read_rate = o->read_rate,
+               .io_engine = sl_engine_io_of(o->io),
+               .trace = engine->trace,
+               .budget = &engine->budget,
+               .log = engine->log},
+        .max_tokens = n_context,
+        .max_drafts = o->max_drafts,
+        .rope_factor = o->rope_scale,
+        .will_decode = o->predict_tokens > 0,
+        .ngram = o->max_drafts > 0,
+        .stop = o->stop,
+        .arg = o->arg,
+    };
+    return sl_geom_check(&out->kv.geom, err);
+}
+
+/* --------------------------------------------------------------------------------------------------------- memory */
 
 static uint64_t bytes_with_window(sl_session_options *session, size_t rows)
 {
@@ -46,36 +148,134 @@ static size_t choose_window(sl_session_options *session, size_t prompt_tokens, u
     return SL_TILE;
 }
 
-static double mib(uint64_t bytes)
+/* What the window leaves to resident parts when the answer begins: a little more where even the smallest window takes
+ * more than a burst. */
+static uint64_t window_leaves(const sl_session_options *session)
 {
-    return (double)bytes / (double)MIB;
+    if (!session->will_decode)
+        return 0;
+    sl_session_options burst = *session;
+    burst.window_rows = SL_TILE;
+    return less(sl_session_bytes(session), sl_session_bytes(&burst));
 }
 
-static sl_status refuse(const sl_engine *engine, const sl_plan *plan, uint64_t least, sl_err *err)
+static sl_status refuse(const sl_plan *plan, sl_err *err)
 {
     return sl_err_set(err, SL_REFUSED,
                       "memory budget of %.1f MiB is too small, %" PRIu64 "M would do: program %.1f MiB, weights %.1f, "
                       "tables %.1f, ring %.1f, smallest window and burst %.1f",
-                      mib(engine->ram_bytes), (least + NOISE_BYTES + MIB - 1) / MIB, mib(plan->program_bytes),
-                      mib(plan->weight_bytes), mib(plan->table_bytes), mib(plan->ring_bytes),
+                      mib(plan->ram_bytes), (plan->needed_bytes + NOISE_BYTES + MIB - 1) / MIB,
+                      mib(plan->program_bytes), mib(plan->weight_bytes), mib(plan->table_bytes), mib(plan->ring_bytes),
                       mib(plan->window_bytes));
 }
 
-/* Slot size: what the caller asked for, else a share of the room; never more than the cache itself needs. */
+/* Ring size: what the caller asked for, else a share of the room, and where the budget allows what holds all reads in
+ * flight beside the parts at work; never more than the cache itself needs. */
 static sl_status choose_ring(const sl_context_options *options, const sl_geom *geom, uint64_t room, uint64_t kv_bytes,
                              sl_session_options *session, sl_err *err)
 {
-    uint64_t part = sl_geom_max_part_bytes(geom);
-    uint64_t ring = options->ring_bytes ? options->ring_bytes : min_u64(room / RING_SHARE, N_SLOTS * MAX_SLOT_BYTES);
-    if (options->ring_bytes && options->ring_bytes < N_SLOTS * part)
+    uint64_t part = sl_geom_max_part_bytes(geom), ring = options->ring_bytes;
+    if (ring && ring < N_SLOTS * part)
         return sl_err_set(err, SL_REFUSED, "ring of %" PRIu64 " bytes is too small: two parts of %" PRIu64
-                          " bytes are the least", options->ring_bytes, part);
-    if (!options->ring_bytes)
+                          " bytes are the least", ring, part);
+    if (!ring) {
+        uint64_t flying = session->kv.in_flight_bytes ? session->kv.in_flight_bytes : IN_FLIGHT_BYTES;
+        uint64_t wanted = flying + max_u64(flying / 2, 2 * part);
+        ring = max_u64(min_u64(room / RING_SHARE, MAX_RING_BYTES), min_u64(room / MOST_RING_SHARE, wanted));
         ring = min_u64(ring, max_u64(kv_bytes, N_SLOTS * part));
+    }
     session->kv.n_slots = N_SLOTS;
     session->kv.slot_bytes = (size_t)(max_u64(ring / N_SLOTS, part) / SL_SECTOR_BYTES * SL_SECTOR_BYTES);
     return SL_OK;
 }
+
+static uint64_t context_tables(const sl_context_options *options, const sl_session_options *session)
+{
+    return sl_kv_table_bytes(&session->kv.geom, session->max_tokens) +
+           sl_sampler_bytes(session->weights->hp.n_vocab) + SLACK_BYTES +
+           options->score_best * (sizeof(int32_t) + sizeof(float));
+}
+
+/* What is fixed before any choice; the plan then holds the smallest of everything. */
+static void start_plan(const sl_engine *engine, const sl_context_options *options, sl_session_options *session,
+                       sl_plan *plan)
+{
+    const sl_geom *geom = &session->kv.geom;
+    uint64_t limit = 0, used = 0;
+    sl_engine_memory(engine, &limit, &used);
+    memset(plan, 0, sizeof *plan);
+    plan->ram_bytes = engine->ram_bytes;
+    plan->program_bytes = engine->program_bytes;
+    plan->weight_bytes = engine->work.weight_bytes;
+    plan->kv_token_bytes = sl_geom_token_bytes(geom);
+    plan->kv_bytes = session->max_tokens * plan->kv_token_bytes;
+    plan->max_tokens = session->max_tokens;
+    plan->n_slots = N_SLOTS;
+    plan->table_bytes = used - plan->weight_bytes + context_tables(options, session);
+    plan->window_tokens = options->window_tokens ? options->window_tokens : SL_TILE;
+    plan->window_bytes = bytes_with_window(session, plan->window_tokens);
+    plan->ring_bytes = max_u64(N_SLOTS * sl_geom_max_part_bytes(geom),
+                               options->ring_bytes / N_SLOTS / SL_SECTOR_BYTES * SL_SECTOR_BYTES * N_SLOTS);
+    plan->needed_bytes = plan->program_bytes + plan->weight_bytes + plan->table_bytes + plan->ring_bytes +
+                         plan->window_bytes;
+    plan->needed_bytes = max_u64(plan->needed_bytes, engine->load_bytes);
+}
+
+/* Spends the budget. */
+static sl_status spend(const sl_engine *engine, const sl_context_options *options, sl_session_options *session,
+                       sl_plan *plan, sl_err *err)
+{
+    const sl_geom *geom = &session->kv.geom;
+    uint64_t limit = 0, used = 0;
+    sl_engine_memory(engine, &limit, &used);
+    start_plan(engine, options, session, plan);
+    /* the unfilled tiles never leave memory */
+    uint64_t kv_bytes = plan->max_tokens / SL_TILE * SL_TILE * plan->kv_token_bytes;
+    plan->disk_bytes = kv_bytes + (uint64_t)geom->n_layers * SL_SECTOR_BYTES;
+    uint64_t room = less(limit, used + context_tables(options, session));
+    sl_status status = choose_ring(options, geom, less(room, plan->window_bytes), kv_bytes, session, err);
+    if (status != SL_OK)
+        return status;
+    if (plan->needed_bytes > plan->ram_bytes)
+        return refuse(plan, err);
+    plan->ring_bytes = N_SLOTS * session->kv.slot_bytes;
+    room = less(room, plan->ring_bytes);
+    if (!options->window_tokens)
+        plan->window_tokens = choose_window(session, options->prompt_tokens, room);
+    plan->window_bytes = bytes_with_window(session, plan->window_tokens);
+    plan->resident_bytes = min_u64(less(room, plan->window_bytes), kv_bytes);
+    plan->decode_resident_bytes = min_u64(plan->resident_bytes + window_leaves(session), kv_bytes);
+    session->kv.resident_bytes = plan->resident_bytes;
+    if (plan->resident_bytes == kv_bytes)
+        plan->disk_bytes = 0;
+    return SL_OK;
+}
+
+sl_status sl_plan_sufficient(sl_engine *engine, uint64_t *out_bytes, sl_err *err)
+{
+    sl_weights sizes = {.hp = engine->hp};
+    const sl_context_options options = {
+        .cache = engine->hp.head_dim % SL_GROUP == 0 ? SL_CACHE_Q8_0 : SL_CACHE_F16,
+        .prompt_tokens = engine->hp.n_ctx_train - 1,
+        .predict_tokens = 1,
+        .max_drafts = 15,
+    };
+    sl_kv_layer *layers = NULL;
+    sl_session_options session;
+    sl_plan plan;
+    sl_status status = sl_mem_new(&engine->budget, engine->hp.n_layers, sizeof *layers, "geometry", &layers, err);
+    if (status == SL_OK)
+        status = sl_plan_session(engine, &options, layers, &session, err);
+    if (status == SL_OK) {
+        session.weights = &sizes;
+        start_plan(engine, &options, &session, &plan);
+        *out_bytes = plan.needed_bytes + NOISE_BYTES + (uint64_t)engine->hp.n_ctx_train * LIST_GROWTH * sizeof(int32_t);
+    }
+    sl_mem_free(&engine->budget, layers);
+    return status;
+}
+
+/* ----------------------------------------------------------------------------------------------------------- disk */
 
 /* Before hours of work: the folder takes an unnamed file, keeps it on a disk, and has the room. A folder that was named
  * must be right even when nothing will be written. */
@@ -100,48 +300,58 @@ static sl_status check_disk(sl_plan *plan, const sl_context_options *options, co
     return status;
 }
 
-sl_status sl_plan_make(const sl_engine *engine, const sl_context_options *options, sl_session_options *session,
+const sl_io_profile *sl_plan_io(sl_engine *engine, const sl_context_options *options)
+{
+    return options->io == SL_IO_BUFFERED ? NULL : sl_engine_find_io(engine, kv_dir(options));
+}
+
+static sl_status decide(sl_engine *engine, const sl_context_options *options, sl_session_options *session,
+                        sl_plan *plan, sl_err *err)
+{
+    const sl_io_profile *io = sl_plan_io(engine, options);
+    session->kv.read_bytes = io ? io->read_bytes : 0;
+    session->kv.in_flight_bytes = io ? io->in_flight_bytes : 0;
+    sl_status status = spend(engine, options, session, plan, err);
+    if (status == SL_OK)
+        return check_disk(plan, options, &session->kv, err);
+    if (sl_os_disk_free(session->kv.dir, &plan->disk_free_bytes, NULL) != SL_OK)
+        plan->disk_free_bytes = 0;
+    return status;
+}
+
+static bool wants_probe(sl_engine *engine, const sl_context_options *options, const sl_plan *plan)
+{
+    bool is_known = sl_plan_io(engine, options) != NULL;
+    if (options->io == SL_IO_BUFFERED || engine->io.was_probed)
+        return false;
+    bool is_worth = plan->disk_bytes > (engine->options.plan_only ? 0 : probe_from_bytes);
+    return options->io_probe || (!is_known && is_worth);
+}
+
+sl_status sl_plan_make(sl_engine *engine, const sl_context_options *options, sl_session_options *session,
                        sl_plan *plan, sl_err *err)
 {
-    const sl_geom *geom = &session->kv.geom;
-    uint64_t left = engine->budget.limit_bytes - engine->budget.used_bytes;
-    uint64_t groups = session->max_tokens / SL_TILE, kv_bytes = 0;
-    for (uint32_t layer = 0; layer < geom->n_layers; layer++)
-        kv_bytes += groups * sl_geom_group_bytes(geom, layer);
-    memset(plan, 0, sizeof *plan);
-    plan->ram_bytes = engine->ram_bytes;
-    plan->program_bytes = engine->program_bytes;
-    plan->weight_bytes = engine->weights->bytes;
-    plan->kv_token_bytes = sl_geom_token_bytes(geom);
-    plan->kv_bytes = session->max_tokens * plan->kv_token_bytes;
-    plan->max_tokens = session->max_tokens;
-    plan->n_slots = N_SLOTS;
-
-    uint64_t tables = sl_kv_table_bytes(geom, session->max_tokens) +
-                      sl_sampler_bytes(session->weights->hp.n_vocab) + SLACK_BYTES +
-                      options->score_best * (sizeof(int32_t) + sizeof(float));
-    plan->table_bytes = engine->budget.used_bytes - engine->weights->bytes + tables;
-    size_t asked_window = options->window_tokens ? options->window_tokens : SL_TILE;
-    plan->window_bytes = bytes_with_window(session, asked_window);
-    plan->ring_bytes = N_SLOTS * sl_geom_max_part_bytes(geom);
-    uint64_t fixed = tables + plan->window_bytes;
-    sl_status status = choose_ring(options, geom, left > fixed ? left - fixed : 0, kv_bytes, session, err);
-    if (status != SL_OK)
+    sl_status status = decide(engine, options, session, plan, err);
+    if (status != SL_OK || !wants_probe(engine, options, plan))
         return status;
-    if (options->ring_bytes)
-        plan->ring_bytes = N_SLOTS * session->kv.slot_bytes;
-    plan->needed_bytes = engine->ram_bytes - left + fixed + plan->ring_bytes;
-    if (plan->needed_bytes > engine->ram_bytes)
-        return refuse(engine, plan, plan->needed_bytes, err);
-    plan->ring_bytes = N_SLOTS * session->kv.slot_bytes;
+    status = sl_engine_probe_io(engine, options, session->kv.dir, err);
+    return status == SL_OK ? decide(engine, options, session, plan, err) : status;
+}
 
-    uint64_t room = left - tables - plan->ring_bytes;
-    plan->window_tokens = options->window_tokens ? options->window_tokens
-                                                 : choose_window(session, options->prompt_tokens, room);
-    plan->window_bytes = bytes_with_window(session, plan->window_tokens);
-    plan->resident_bytes = min_u64(room - plan->window_bytes, kv_bytes);
-    session->kv.resident_bytes = plan->resident_bytes;
-    if (plan->resident_bytes < kv_bytes)
-        plan->disk_bytes = kv_bytes + (uint64_t)geom->n_layers * SL_SECTOR_BYTES;
-    return check_disk(plan, options, &session->kv, err);
+void sl_plan_estimate(const sl_engine *engine, const sl_context_options *options, const sl_plan *plan,
+                      const sl_io_profile *io, size_t rows, sl_estimate *out)
+{
+    const sl_estimate_input in = {
+        .hp = &engine->hp,
+        .work = &engine->work,
+        .plan = plan,
+        .rates = &engine->rates,
+        .io = io,
+        .type = options->cache == SL_CACHE_F16 ? SL_KV_TYPE_F16 : SL_KV_TYPE_Q8_0,
+        .prompt_tokens = options->prompt_tokens,
+        .rows = rows,
+        .read_rate = options->read_rate,
+        .all_logits = options->all_logits,
+    };
+    sl_estimate_make(&in, out);
 }

@@ -14,6 +14,8 @@ enum {
     MIN_FILE_BYTES = 16 * MIB,
     FREE_SHARE = 4,   /* the file takes one part in so many of what the disk has left */
     MAX_DEPTH = 256,  /* 64 MiB in reads of 256 KiB */
+    DEFAULT_READ_BYTES = MIB, /* where the disk cannot be known */
+    DEFAULT_FLIGHT_BYTES = 32 * MIB,
     SLACK = 256 << 10 /* of the budget: alignment, the queue's small change */
 };
 
@@ -42,7 +44,8 @@ typedef struct probe {
     uint64_t file_bytes; /* written */
     uint64_t next_off;   /* of the next read: ways follow one another through the file, so that none reads what the
                           * one before has just fetched */
-    double seconds;      /* of the whole */
+    double seconds;      /* of the whole, about */
+    double start_s;
     bool is_direct;
     way ways[MAX_WAYS];
     size_t n_ways;
@@ -217,17 +220,22 @@ static void list_ways(probe *p)
                 p->ways[p->n_ways++] = (way){.read_bytes = read_sizes[r], .in_flight_bytes = flight_sizes[f]};
 }
 
-/* The median of what was measured; the lower of two. */
+/* The best of what was measured: what others take of the disk makes it less, never more. */
 static double rate_of(const way *w)
 {
-    double sorted[MAX_ROUNDS] = {0};
-    for (size_t i = 0; i < w->n_rates; i++) {
-        size_t at = i;
-        for (; at > 0 && sorted[at - 1] > w->rates[i]; at--)
-            sorted[at] = sorted[at - 1];
-        sorted[at] = w->rates[i];
-    }
-    return w->n_rates > 0 ? sorted[(w->n_rates - 1) / 2] : 0.0;
+    double best = 0.0;
+    for (size_t i = 0; i < w->n_rates; i++)
+        best = w->rates[i] > best ? w->rates[i] : best;
+    return best;
+}
+
+static bool is_steady(const way *w)
+{
+    const double least_share = 0.5;
+    for (size_t i = 0; i < w->n_rates; i++)
+        if (w->rates[i] < least_share * rate_of(w))
+            return false;
+    return true;
 }
 
 /* The way with the least in flight whose rate, measured `n_rates` times, is within `within` of the best; of equals the
@@ -268,25 +276,38 @@ static size_t pick_again(probe *p, way *again[MAX_AGAIN])
     return n;
 }
 
+/* A slow disk takes its time to finish what a deep queue holds: the deepest ways are then not tried. */
+static bool is_late(const probe *p, double share)
+{
+    const double patience = 1.5;
+    return sl_os_seconds() - p->start_s > patience * share * p->seconds;
+}
+
 static sl_status sweep(probe *p, sl_io_profile *out, sl_err *err)
 {
     list_ways(p);
     sl_status status = SL_OK;
-    for (size_t i = 0; status == SL_OK && i < p->n_ways; i++)
-        status = measure(p, &p->ways[i], p->seconds * sweep_share / (double)p->n_ways, err);
-    if (status != SL_OK)
-        return status;
+    size_t n = 0, n_rounds = 1;
+    for (; status == SL_OK && n < p->n_ways && (n < N_READS || !is_late(p, write_share + sweep_share)); n++)
+        status = measure(p, &p->ways[n], p->seconds * sweep_share / (double)p->n_ways, err);
+    p->n_ways = n;
     /* The same again, in turn: what another program took from one round it does not take from all. */
     way *again[MAX_AGAIN];
-    size_t n = pick_again(p, again);
-    for (size_t i = 0; status == SL_OK && i < n * (MAX_ROUNDS - 1); i++)
-        status = measure(p, again[i % n], p->seconds * again_share / (double)(n * (MAX_ROUNDS - 1)), err);
+    n = status == SL_OK ? pick_again(p, again) : 0;
+    for (; status == SL_OK && n_rounds < MAX_ROUNDS && (n_rounds == 1 || !is_late(p, 1.0)); n_rounds++)
+        for (size_t i = 0; status == SL_OK && i < n; i++)
+            status = measure(p, again[i], p->seconds * again_share / (double)(n * (MAX_ROUNDS - 1)), err);
     if (status != SL_OK)
         return status;
-    const way *chosen = least_way(p, 0.03, MAX_ROUNDS);
+    const way *chosen = least_way(p, 0.03, n_rounds);
     out->read_bytes = chosen->read_bytes;
     out->in_flight_bytes = chosen->in_flight_bytes;
     out->read_rate = rate_of(chosen);
+    out->is_steady = is_steady(chosen);
+    if (!out->is_steady) {
+        out->read_bytes = DEFAULT_READ_BYTES;
+        out->in_flight_bytes = p->memory_bytes < DEFAULT_FLIGHT_BYTES ? p->memory_bytes : DEFAULT_FLIGHT_BYTES;
+    }
     return SL_OK;
 }
 
@@ -329,6 +350,7 @@ sl_status sl_ioprobe_run(const sl_ioprobe_options *options, sl_io_profile *out, 
         .options = options,
         .vfs = options->vfs ? options->vfs : sl_vfs_system(),
         .seconds = options->seconds > 0.0 ? options->seconds : 2.0,
+        .start_s = sl_os_seconds(),
     };
     sl_status status = run(&p, out, err);
     sl_queue_destroy(p.queue);
@@ -389,7 +411,7 @@ bool sl_ioprobe_find(const char *dir, sl_io_profile *out)
     if (v[0] != NOTE_VERSION || v[1] == 0 || v[1] % SL_SECTOR_BYTES != 0 || v[1] > v[2] || v[2] > most || v[3] == 0 ||
         v[3] > most_rate || v[4] == 0 || v[4] > most_rate || v[5] > 1)
         return false;
-    *out = (sl_io_profile){(size_t)v[1], (size_t)v[2], (double)v[3], (double)v[4], v[5] == 1};
+    *out = (sl_io_profile){(size_t)v[1], (size_t)v[2], (double)v[3], (double)v[4], v[5] == 1, true};
     return true;
 }
 

@@ -14,6 +14,8 @@ typedef struct sl_io_profile {
     size_t in_flight_bytes; /* the least with which the device gave its best, within 3 % */
     double read_rate, write_rate; /* bytes a second: sequential, this program's own transfers */
     bool is_direct;
+    bool is_steady; /* false: rounds of the same reading differed by more than half, others use the disk; read_bytes and
+                     * in_flight_bytes are then the defaults, and the rates the best that was seen. Not to be remembered */
 } sl_io_profile;
 
 typedef struct sl_ioprobe_options {

@@ -1,0 +1,179 @@
+#include "api/estimate.h"
+
+#include <string.h>
+
+#include "model/graph.h"
+#include "store/geom.h"
+
+const size_t sl_attn_point_rows[SL_ATTN_POINTS] = {1, 4, 16, 64, 256};
+const size_t sl_gemm_point_rows[SL_GEMM_POINTS] = {1, 16, 128};
+
+enum { MAX_ROWS = 256 };
+
+static double max_double(double a, double b)
+{
+    return a > b ? a : b;
+}
+
+/* A time per count of rows, read between its points. More rows never take less: what says so is noise. */
+static double read_curve(const size_t *rows_at, const double *seconds, size_t n, double rows)
+{
+    double before = seconds[0];
+    if (rows <= (double)rows_at[0])
+        return before;
+    for (size_t i = 1; i < n; i++) {
+        double here = max_double(seconds[i], before), width = (double)(rows_at[i] - rows_at[i - 1]);
+        if (rows <= (double)rows_at[i])
+            return before + (here - before) * (rows - (double)rows_at[i - 1]) / width;
+        before = here;
+    }
+    return before * rows / (double)rows_at[n - 1];
+}
+
+double sl_estimate_attn_s(const double rates[SL_ATTN_POINTS], double keys, double rows)
+{
+    double seconds[SL_ATTN_POINTS];
+    for (size_t i = 0; i < SL_ATTN_POINTS; i++) {
+        if (rates[i] <= 0.0)
+            return 0.0;
+        seconds[i] = keys / rates[i];
+    }
+    return read_curve(sl_attn_point_rows, seconds, SL_ATTN_POINTS, rows);
+}
+
+double sl_estimate_madds_s(const double rates[SL_GEMM_POINTS], double madds, double rows)
+{
+    double seconds[SL_GEMM_POINTS];
+    for (size_t i = 0; i < SL_GEMM_POINTS; i++) {
+        if (rates[i] <= 0.0)
+            return 0.0;
+        seconds[i] = madds * (double)sl_gemm_point_rows[i] / rates[i];
+    }
+    return read_curve(sl_gemm_point_rows, seconds, SL_GEMM_POINTS, rows);
+}
+
+/* Windows never cross a segment's end, so that each segment is cut alike: at 0, W, 2W, ... */
+uint64_t sl_estimate_stored_tokens(uint64_t prompt_tokens, uint64_t window_tokens)
+{
+    uint64_t window = window_tokens < SL_SEGMENT_TOKENS ? window_tokens : SL_SEGMENT_TOKENS;
+    uint64_t n_segments = prompt_tokens / SL_SEGMENT_TOKENS, rest = prompt_tokens % SL_SEGMENT_TOKENS;
+    uint64_t n_windows = (SL_SEGMENT_TOKENS + window - 1) / window; /* of a segment */
+    uint64_t sum = n_segments * (n_windows * (n_windows - 1) / 2 * window);
+    if (n_segments > 0)
+        sum += n_windows * SL_SEGMENT_TOKENS * (n_segments * (n_segments - 1) / 2);
+    for (uint64_t at = 0; at < rest; at += window)
+        sum += n_segments * SL_SEGMENT_TOKENS + at;
+    return sum;
+}
+
+/* ------------------------------------------------------------------------------------------------------- computing */
+
+static double all_madds_s(const sl_estimate_input *in, double rows)
+{
+    double seconds = 0.0;
+    for (size_t type = 0; type < SL_WTYPE_COUNT; type++)
+        seconds += sl_estimate_madds_s(in->rates->madds[type], in->work->madds[type], rows);
+    return seconds;
+}
+
+/* Logits are made a few rows at a time. */
+static double logits_s(const sl_estimate_input *in, double rows)
+{
+    const double *rates = in->rates->madds[in->work->logit_type];
+    double at_once = SL_GRAPH_LOGIT_ROWS, whole = (double)(uint64_t)(rows / at_once);
+    double rest = rows - whole * at_once;
+    double seconds = whole * sl_estimate_madds_s(rates, in->work->logit_madds, at_once);
+    return seconds + (rest > 0.0 ? sl_estimate_madds_s(rates, in->work->logit_madds, rest) : 0.0);
+}
+
+static bool has_rates(const sl_estimate_input *in)
+{
+    for (size_t type = 0; type < SL_WTYPE_COUNT; type++)
+        if ((in->work->madds[type] > 0.0 || type == in->work->logit_type) && in->rates->madds[type][0] <= 0.0)
+            return false;
+    return in->rates->keys[in->type][0] > 0.0;
+}
+
+/* Row i of the prompt sees i + 1 keys; a tile that the diagonal cuts is computed whole, half of it in vain. */
+static double prefill_compute_s(const sl_estimate_input *in)
+{
+    double n = (double)in->prompt_tokens, window = (double)in->plan->window_tokens;
+    double rows = n < window ? n : window, seen = n * (n + 1.0) / 2.0 + n * (SL_TILE / 2.0);
+    double attention = sl_estimate_attn_s(in->rates->keys[in->type], seen / rows, rows) * (double)in->hp->n_layers;
+    double projections = all_madds_s(in, rows) * n / rows;
+    return attention + projections + (in->all_logits ? logits_s(in, n) : 0.0);
+}
+
+static double pass_compute_s(const sl_estimate_input *in, double rows)
+{
+    double keys = (double)in->plan->max_tokens;
+    return sl_estimate_attn_s(in->rates->keys[in->type], keys, rows) * (double)in->hp->n_layers +
+           all_madds_s(in, rows) + logits_s(in, rows);
+}
+
+static size_t find_crossover(const sl_estimate_input *in, const sl_estimate *out)
+{
+    if (out->pass_bytes > 0 && out->disk_read_rate <= 0.0)
+        return 0;
+    for (size_t rows = 1; rows <= MAX_ROWS; rows++)
+        if (pass_compute_s(in, (double)rows) >= out->pass_disk_s)
+            return rows;
+    return 0;
+}
+
+/* --------------------------------------------------------------------------------------------------------- the whole */
+
+static double seconds_for(uint64_t bytes, double rate)
+{
+    return rate > 0.0 ? (double)bytes / rate : 0.0;
+}
+
+static uint64_t less(uint64_t bytes, uint64_t taken)
+{
+    return bytes > taken ? bytes - taken : 0;
+}
+
+/* What of the cache goes by way of the disk, and how fast that is. */
+static void fill_disk(const sl_estimate_input *in, sl_estimate *out)
+{
+    const sl_plan *plan = in->plan;
+    if (in->io) {
+        out->disk_read_rate = in->io->read_rate;
+        out->disk_write_rate = in->io->write_rate;
+        out->read_bytes = in->io->read_bytes;
+        out->in_flight_bytes = in->io->in_flight_bytes;
+    }
+    double cap = (double)in->read_rate;
+    if (cap > 0.0 && (out->disk_read_rate <= 0.0 || cap < out->disk_read_rate))
+        out->disk_read_rate = cap;
+    /* Resident parts are spread evenly over every prefix. */
+    double on_flash = plan->kv_bytes > 0 ? (double)less(plan->kv_bytes, plan->resident_bytes) / (double)plan->kv_bytes
+                                         : 0.0;
+    double token_on_flash = (double)plan->kv_token_bytes * on_flash;
+    uint64_t stored = sl_estimate_stored_tokens(in->prompt_tokens, plan->window_tokens);
+    out->read_bytes_prefill = (uint64_t)((double)stored * token_on_flash);
+    out->written_bytes = less(plan->kv_bytes, plan->resident_bytes);
+    out->pass_bytes = less(plan->kv_bytes, plan->decode_resident_bytes);
+    out->prefill_read_s = seconds_for(out->read_bytes_prefill, out->disk_read_rate);
+    out->prefill_write_s = seconds_for((uint64_t)((double)in->prompt_tokens * token_on_flash), out->disk_write_rate);
+    out->pass_disk_s = seconds_for(out->pass_bytes, out->disk_read_rate);
+}
+
+void sl_estimate_make(const sl_estimate_input *in, sl_estimate *out)
+{
+    memset(out, 0, sizeof *out);
+    out->rows = in->rows;
+    out->memory_rate = in->rates->memory;
+    if (in->plan->window_tokens == 0)
+        return;
+    fill_disk(in, out);
+    out->pass_memory_s = seconds_for(in->plan->kv_bytes + in->work->pass_bytes, out->memory_rate);
+    if (has_rates(in)) {
+        out->prefill_compute_s = prefill_compute_s(in);
+        out->prefill_s = max_double(out->prefill_compute_s, out->prefill_read_s) + out->prefill_write_s;
+        out->first_token_s = out->prefill_s + logits_s(in, 1.0);
+        out->pass_compute_s = pass_compute_s(in, (double)in->rows);
+        out->crossover_rows = find_crossover(in, out);
+    }
+    out->pass_s = max_double(max_double(out->pass_disk_s, out->pass_memory_s), out->pass_compute_s);
+}
