@@ -34,6 +34,7 @@ static sl_graph_options graph_options(const sl_session_options *o, bool staged)
         .max_rows = staged ? o->max_drafts + 1 : o->window_rows,
         .staged = staged,
         .rope_factor = o->rope_factor,
+        .trace = o->kv.trace,
     };
 }
 
