@@ -1,6 +1,6 @@
 /* Attention for AVX2, FMA and F16C: the bits of attn_ref.c.
- * Lanes are queries: a block of 16 is two vectors (one when at most 8 lanes are in use), keys and values are
- * broadcast, so no sum ever crosses lanes. The tile is widened once per call; scores, softmax and outputs of each
+ * Lanes are queries: a block of 16 is two vectors (one of Q8_0 when at most 8 lanes are in use), keys and values are
+ * broadcast, so no sum ever crosses lanes. Few queries take attn_few_avx2.c. The tile is widened once per call; scores, softmax and outputs of each
  * block then run from the nearest cache. */
 #include "kernel/levels.h"
 
@@ -411,13 +411,8 @@ AVX2 void sl_attn_tile_f16_avx2(const sl_tile_args *args)
     block b = {.s = s, .vis = s + SL_TILE * SL_LANES};
     for (size_t i = 0; i * SL_LANES < n_queries; i++) {
         cut seen = block_start(&b, args, i, sl_qblock_bytes(SL_KV_TYPE_F16, head_dim));
-        bool half = n_queries - i * SL_LANES <= HALF_BLOCK;
-        if (seen == CUT_NONE && half)
-            block_f16(&t, &b, args->softcap, 1, false);
-        else if (seen == CUT_NONE)
+        if (seen == CUT_NONE)
             block_f16(&t, &b, args->softcap, 2, false);
-        else if (seen == CUT_SOME && half)
-            block_f16(&t, &b, args->softcap, 1, true);
         else if (seen == CUT_SOME)
             block_f16(&t, &b, args->softcap, 2, true);
     }

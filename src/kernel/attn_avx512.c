@@ -8,6 +8,7 @@
 #include <assert.h>
 #include <string.h>
 
+#include "kernel/attn_few.h"
 #include "kernel/avx512.h"
 
 /* Accumulators of a register block, one key or dimension each: half of the 32 registers, and more than hide the
@@ -375,14 +376,19 @@ AVX512_INLINE cut block_start(block *b, const sl_tile_args *args, size_t i, size
 
 AVX512 void sl_attn_tile_f16_avx512(const sl_tile_args *args)
 {
+    const size_t few = sl_attn_few(args->n_queries, SL_FEW_AVX512_F16), n_queries = args->n_queries - few;
     const size_t head_dim = args->head_dim, n = SL_TILE * head_dim;
     assert(head_dim % 16 == 0 && head_dim <= SL_MAX_HEAD_DIM);
+    if (few > 0)
+        sl_attn_few_f16_avx2(args, n_queries);
+    if (n_queries == 0)
+        return;
     float *k = args->scratch;
     const f16_tile t = {head_dim, k, k + n};
     widen_f16(t.k, args->tile, n);
     widen_f16(t.v, args->tile + 2 * n, n);
     block b = {.s = k + 2 * n};
-    for (size_t i = 0; i * SL_LANES < args->n_queries; i++) {
+    for (size_t i = 0; i * SL_LANES < n_queries; i++) {
         cut seen = block_start(&b, args, i, sl_qblock_bytes(SL_KV_TYPE_F16, head_dim));
         if (seen == CUT_NONE)
             block_f16(&t, &b, args->softcap, false);
@@ -393,8 +399,13 @@ AVX512 void sl_attn_tile_f16_avx512(const sl_tile_args *args)
 
 AVX512 void sl_attn_tile_q8_avx512(const sl_tile_args *args)
 {
+    const size_t few = sl_attn_few(args->n_queries, SL_FEW_AVX512_Q8), n_queries = args->n_queries - few;
     const size_t head_dim = args->head_dim, n = SL_TILE * head_dim, n_scales = head_dim / SL_GROUP * SL_TILE;
     assert(head_dim % SL_GROUP == 0 && head_dim <= SL_MAX_HEAD_DIM);
+    if (few > 0)
+        sl_attn_few_q8_avx2(args, n_queries);
+    if (n_queries == 0)
+        return;
     float *s = args->scratch, *ks = s + SL_TILE * SL_LANES;
     int16_t *k = (int16_t *)(void *)(ks + 3 * n_scales);
     q8_tile t = {.head_dim = head_dim, .k = k, .v = k + n, .ks = ks, .vs = ks + n_scales, .vf = ks + 2 * n_scales};
@@ -402,7 +413,7 @@ AVX512 void sl_attn_tile_q8_avx512(const sl_tile_args *args)
     t.weight = (uint32_t *)t.bias + head_dim;
     widen_q8(&t, args->tile);
     block b = {.s = s};
-    for (size_t i = 0; i * SL_LANES < args->n_queries; i++) {
+    for (size_t i = 0; i * SL_LANES < n_queries; i++) {
         cut seen = block_start(&b, args, i, sl_qblock_bytes(SL_KV_TYPE_Q8_0, head_dim));
         if (seen == CUT_NONE)
             block_q8(&t, &b, args->softcap, false);

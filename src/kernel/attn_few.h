@@ -6,8 +6,9 @@
 
 #include "kernel/kernel.h"
 
-/* Most queries of a call's last block that take this path: measured, see bench/bench_attn.c. */
-enum { SL_FEW_AVX2_F16 = 8, SL_FEW_AVX2_Q8 = 4 };
+/* Most queries of a call's last block that take this path. Measured for AVX2 (bench/bench_attn.c); a block of AVX-512
+ * costs half of a block of AVX2. */
+enum { SL_FEW_AVX2_F16 = 8, SL_FEW_AVX2_Q8 = 4, SL_FEW_AVX512_F16 = 4, SL_FEW_AVX512_Q8 = 4 };
 
 /* How many of n queries take it: all of the last block or none. */
 static inline size_t sl_attn_few(size_t n, size_t most)

@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "base/fpenv.h"
+#include "kernel/attn_few.h"
 #include "kernel/scalar.h"
 
 static const size_t head_dims[] = {16, 32, 64, 80, 96, 112, 128, 256};
@@ -166,7 +167,8 @@ static void compare_tile(const tile_case *c)
                              .n_queries = c->n_queries,
                              .masks = c->masks == MASK_KIND_NULL ? NULL : masks.data,
                              .softcap = c->softcap,
-                             .scratch = scratch.data};
+                             .scratch = scratch.data,
+                             .next = i % 2 ? tile.data : NULL};
         sl_kernels_attn_tile(&ref, c->type)(&args);
         args.states = got.data;
         sl_kernels_attn_tile(&level_kernels, c->type)(&args);
@@ -201,16 +203,64 @@ static void compare_tiles(sl_kv_type type)
     }
 }
 
+/* Whole and cut tiles against each number of queries of one block, and of a block after a full one. */
+static void compare_few(sl_kv_type type)
+{
+    const mask_kind kinds[] = {MASK_KIND_NULL, MASK_KIND_RANDOM, MASK_KIND_MIXED};
+    for (size_t i = 0; i < N_HEAD_DIMS * 2 * SL_LANES * 3; i++) {
+        tile_case c = {.type = type, .head_dim = head_dims[i % N_HEAD_DIMS], .masks = kinds[i / N_HEAD_DIMS % 3]};
+        c.n_queries = 1 + i / (N_HEAD_DIMS * 3);
+        c.values = (check_values)check_rng_below(&rng, CHECK_VALUES_COUNT);
+        c.softcap = check_rng_below(&rng, 4) ? 0.0f : 30.0f;
+        if (type == SL_KV_TYPE_F16 || c.head_dim % SL_GROUP == 0)
+            compare_tile(&c);
+    }
+}
+
 static void test_tile_f16(void **state)
 {
     start_level(state);
     compare_tiles(SL_KV_TYPE_F16);
+    compare_few(SL_KV_TYPE_F16);
 }
 
 static void test_tile_q8(void **state)
 {
     start_level(state);
     compare_tiles(SL_KV_TYPE_Q8_0);
+    compare_few(SL_KV_TYPE_Q8_0);
+}
+
+/* The path for few queries leaves the scratch alone, the other one widens the tile into it: which of them ran shows. */
+static void test_few_path_runs(void **state)
+{
+    start_level(state);
+    bool avx2 = *(const sl_cpu_level *)*state == SL_CPU_LEVEL_AVX2;
+    const size_t most[] = {avx2 ? SL_FEW_AVX2_F16 : SL_FEW_AVX512_F16, avx2 ? SL_FEW_AVX2_Q8 : SL_FEW_AVX512_Q8};
+    for (size_t i = 0; i < 2 * 2 * SL_LANES; i++) {
+        tile_case c = {.type = i % 2 ? SL_KV_TYPE_Q8_0 : SL_KV_TYPE_F16, .head_dim = 64, .n_queries = 1 + i / 2};
+        check_buf tile = check_buf_new(sl_tile_bytes(c.type, 64), 64), state_buf = check_buf_new(2 * sl_state_bytes(64), 64);
+        check_buf qblocks = check_buf_new(2 * sl_qblock_bytes(c.type, 64), 64);
+        check_buf scratch = check_buf_new(sl_tile_scratch_bytes(c.type, 64), 64);
+        fill_queries(qblocks.data, &c);
+        fill_tile(tile.data, &c);
+        reset_states(state_buf.data, 2, 64);
+        sl_kernels_attn_tile(&level_kernels, c.type)(&(sl_tile_args){.tile = tile.data,
+                                                                     .head_dim = 64,
+                                                                     .qblocks = qblocks.data,
+                                                                     .states = state_buf.data,
+                                                                     .state_stride = sl_state_bytes(64),
+                                                                     .n_queries = c.n_queries,
+                                                                     .scratch = scratch.data});
+        bool untouched = true;
+        for (size_t at = 0; at < scratch.bytes; at++)
+            untouched = untouched && ((const uint8_t *)scratch.data)[at] == 0xa5;
+        assert_true(most[i % 2] >= 1 && most[i % 2] < SL_LANES);
+        assert_int_equal(untouched, c.n_queries <= most[i % 2]);
+        check_buf *all[] = {&tile, &qblocks, &state_buf, &scratch};
+        for (size_t b = 0; b < sizeof all / sizeof all[0]; b++)
+            check_buf_free(all[b]);
+    }
 }
 
 /* ---- signed zeros ---- */
@@ -426,9 +476,9 @@ int main(void)
 #name " " #level, test_##name, NULL, NULL, &level                                                              \
     }
 #define TESTS_OF(level)                                                                                                \
-    TEST_OF(filled_by, level), TEST_OF(tile_f16, level), TEST_OF(tile_q8, level), TEST_OF(zero_maximum, level),        \
-        TEST_OF(zero_output, level), TEST_OF(qpack, level), TEST_OF(segfold_and_finish, level),                        \
-        TEST_OF(kv_pack, level)
+    TEST_OF(filled_by, level), TEST_OF(tile_f16, level), TEST_OF(tile_q8, level), TEST_OF(few_path_runs, level),       \
+        TEST_OF(zero_maximum, level), TEST_OF(zero_output, level), TEST_OF(qpack, level),                              \
+        TEST_OF(segfold_and_finish, level), TEST_OF(kv_pack, level)
     const struct CMUnitTest tests[] = {TESTS_OF(avx2), TESTS_OF(avx512), TESTS_OF(amx)};
     sl_fpenv saved = sl_fpenv_enter();
     int failed = cmocka_run_group_tests_name("kernels_attn", tests, NULL, NULL);
