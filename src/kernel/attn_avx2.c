@@ -1,7 +1,7 @@
 /* Attention for AVX2, FMA and F16C: the bits of attn_ref.c.
  * Lanes are queries: a block of 16 is two vectors (one of Q8_0 when at most 8 lanes are in use), keys and values are
- * broadcast, so no sum ever crosses lanes. Few queries take attn_few_avx2.c. The tile is widened once per call; scores, softmax and outputs of each
- * block then run from the nearest cache. */
+ * broadcast, so no sum ever crosses lanes. The tile is widened once per call; scores, softmax and outputs of each
+ * block then run from the nearest cache. Few queries are attn_few_avx2.c's. */
 #include "kernel/levels.h"
 
 #if defined(__x86_64__)
