@@ -8,8 +8,7 @@
  * multiples of the device's block, 512 or 4,096 bytes: reads of whole sectors are taken as they come. It writes
  * straight from there only whole pages of 16 KiB at multiples of 16 KiB; anything else passes through the page cache
  * and stays there for a while. So a direct write is widened: the pages that it covers go as they are, and each end
- * that fills only a part of a page becomes a write of that page (pwrite_in_page). The file may so end up to three
- * sectors later than its last write, with zeros. */
+ * that fills only a part of a page becomes a read and a write of that page (pwrite_in_page). */
 #include <assert.h>
 #include <dispatch/dispatch.h>
 #include <errno.h>
@@ -36,7 +35,7 @@ struct sl_file {
     int fd;
     bool is_direct;
     uint64_t reserved_end; /* disk space was asked for up to here */
-    pthread_mutex_t lock;  /* of page */
+    pthread_mutex_t lock;  /* of page and of direct writes */
     uint8_t *page;         /* [PAGE_BYTES], aligned to its size */
 };
 
@@ -141,52 +140,57 @@ static int64_t pwrite_plain(sl_file *file, const void *buf, size_t bytes, uint64
     return moved < 0 ? -(int64_t)errno : (int64_t)moved;
 }
 
-/* A page of the file; zeros after the file's end. 0 or -errno. */
-static int fill_page(sl_file *file, uint64_t off)
+/* Reads the page of the file at off; zeros after the file's end. Bytes that the file had, or -errno. */
+static int64_t fill_page(sl_file *file, uint64_t off)
 {
     size_t got = 0;
     while (got < PAGE_BYTES) {
         int64_t moved = file_pread(file, file->page + got, PAGE_BYTES - got, off + got);
         if (moved < 0)
-            return (int)moved;
+            return moved;
         if (moved == 0)
             break;
         got += (size_t)moved;
     }
     memset(file->page + got, 0, PAGE_BYTES - got);
-    return 0;
+    return (int64_t)got;
 }
 
-/* A write that lies inside one page, by way of the whole page. Two of them in one page wait for each other, lest one
- * put back what the other has just replaced. */
+/* A write that lies inside one page, by way of the whole page. The lock is held. */
 static int64_t pwrite_in_page(sl_file *file, const void *buf, size_t bytes, uint64_t off)
 {
     size_t head = (size_t)(off % PAGE_BYTES);
-    assert(head + bytes <= PAGE_BYTES);
-    pthread_mutex_lock(&file->lock);
-    int64_t moved = fill_page(file, off - head);
-    if (moved == 0) {
-        memcpy(file->page + head, buf, bytes);
-        moved = pwrite_plain(file, file->page, PAGE_BYTES, off - head);
-    }
-    pthread_mutex_unlock(&file->lock);
+    uint64_t page_off = off - head;
+    int64_t had = fill_page(file, page_off);
+    if (had < 0)
+        return had;
+    memcpy(file->page + head, buf, bytes);
+    int64_t moved = pwrite_plain(file, file->page, PAGE_BYTES, page_off);
     if (moved <= 0)
         return moved;
-    if ((size_t)moved <= head)
-        return -EINTR; /* a short write ended before it came to these bytes: ask again */
-    size_t done = (size_t)moved - head;
-    return (int64_t)(done < bytes ? done : bytes);
+    size_t end = head + bytes < (size_t)moved ? head + bytes : (size_t)moved;
+    size_t file_end = end > (size_t)had ? end : (size_t)had;
+    if (file_end < (size_t)moved && ftruncate(file->fd, (off_t)(page_off + file_end)) != 0)
+        return -errno;
+    /* A short write may have ended before it came to these bytes: ask again. */
+    return end > head ? (int64_t)(end - head) : -EINTR;
 }
 
-/* A direct write is cut at pages: what comes back short is continued by the caller, as after any short write. */
+/* A direct write is cut at pages: what comes back short is continued by the caller, as after any short write. One at
+ * a time: a widened one puts back what it found around its bytes, and the file's end where it found it. */
 static int64_t file_pwrite(sl_file *file, const void *buf, size_t bytes, uint64_t off)
 {
-    size_t head = (size_t)(off % PAGE_BYTES);
     if (!file->is_direct)
         return pwrite_plain(file, buf, bytes, off);
+    size_t head = (size_t)(off % PAGE_BYTES);
+    int64_t moved;
+    pthread_mutex_lock(&file->lock);
     if (head == 0 && bytes >= PAGE_BYTES)
-        return pwrite_plain(file, buf, bytes - bytes % PAGE_BYTES, off);
-    return pwrite_in_page(file, buf, bytes < PAGE_BYTES - head ? bytes : PAGE_BYTES - head, off);
+        moved = pwrite_plain(file, buf, bytes - bytes % PAGE_BYTES, off);
+    else
+        moved = pwrite_in_page(file, buf, bytes < PAGE_BYTES - head ? bytes : PAGE_BYTES - head, off);
+    pthread_mutex_unlock(&file->lock);
+    return moved;
 }
 
 /* The system lengthens what a file has, it knows no ranges: the space between the furthest end asked for so far and
