@@ -189,6 +189,12 @@ static int64_t file_cached_bytes(sl_file *file)
     return cached_by_mincore(file->fd, (uint64_t)info.st_size);
 }
 
+/* Only whole big pages inside the range come of it: never more is resident than the range. */
+static void file_want_big_pages(void *memory, size_t bytes)
+{
+    (void)madvise(memory, bytes, MADV_HUGEPAGE);
+}
+
 const sl_vfs *sl_vfs_system(void)
 {
     static const sl_vfs system_vfs = {
@@ -200,6 +206,7 @@ const sl_vfs *sl_vfs_system(void)
         .reserve = file_reserve,
         .drop_cached = file_drop_cached,
         .cached_bytes = file_cached_bytes,
+        .want_big_pages = file_want_big_pages,
 #ifdef SLUICE_LIBURING
         .aio_open = sl_uring_open,
         .aio_close = sl_uring_close,

@@ -350,6 +350,10 @@ static sl_status open_engine(sl_queue *queue, sl_err *err)
     static atomic_flag said_pool = ATOMIC_FLAG_INIT;
     const sl_queue_options *options = &queue->options;
     sl_aio_options aio_options = {options->file, options->memory, options->memory_bytes, options->depth};
+    /* Before registration, which touches the memory. A disk that takes a few hundred pieces in one request was twice
+     * as quick with pieces of 2 MiB as with pieces of 4 KiB. */
+    if (options->memory && options->vfs->want_big_pages)
+        options->vfs->want_big_pages(options->memory, options->memory_bytes);
     if (options->engine != SL_IO_ENGINE_POOL) {
         int cause;
         sl_status status = open_system(queue, &aio_options, &cause, err);

@@ -19,7 +19,8 @@ typedef struct sl_queue_options {
     const sl_vfs *vfs;
     sl_file *file;    /* borrowed, outlives the queue */
     const char *name; /* in errors; borrowed */
-    uint8_t *memory;  /* every buffer lies in here: registered with the system once, where it lets us */
+    uint8_t *memory;  /* every buffer lies in here: registered with the system once, where it lets us; best untouched
+                         so far, so that it can be given big pages */
     size_t memory_bytes;
     size_t depth;     /* most reads in flight, 1 or more */
     sl_io_engine engine; /* AUTO: the system's queue, else the pool. URING: SL_REFUSED where it cannot be had */
@@ -50,7 +51,8 @@ bool sl_queue_wait(sl_queue *queue, double timeout_s, uint64_t *tag, sl_status *
 /* Ends the wait under way or the next one. */
 void sl_queue_wake(sl_queue *queue);
 
-double sl_queue_busy_s(const sl_queue *queue); /* seconds with at least one read in flight, so far */
+/* Seconds with at least one read in flight, so far: from its adding until its end was learnt. From any thread. */
+double sl_queue_busy_s(const sl_queue *queue);
 /* "io_uring", "io_uring, unregistered buffers", "pread pool", "dispatch"; static */
 const char *sl_queue_engine(const sl_queue *queue);
 

@@ -54,6 +54,9 @@ struct sl_vfs {
     int (*drop_cached)(sl_file *file, uint64_t off, uint64_t bytes);
     /* Bytes of the file in the page cache; -1 unknown. */
     int64_t (*cached_bytes)(sl_file *file);
+    /* Asks for big pages behind memory that will receive direct reads and was not touched yet: fewer pieces for the
+     * device. A wish: nothing depends on it. NULL: this system has no such wish. */
+    void (*want_big_pages)(void *memory, size_t bytes);
     /* The asynchronous operations; aio_open NULL: this system has none. Raw, the seam for faults: short reads, EINTR
      * and EAGAIN come through. One thread drives a queue; aio_wake from any. */
     /* 0 or -errno (ENOSYS, EPERM: missing, forbidden). *register_refused: 0, or the errno with which the system

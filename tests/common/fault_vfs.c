@@ -305,6 +305,7 @@ void fault_vfs_init(fault_vfs *fault, fault_kind kind, int code, uint64_t n)
         .reserve = fault_reserve,
         .drop_cached = fault_drop_cached,
         .cached_bytes = fault_cached_bytes,
+        .want_big_pages = sl_vfs_system()->want_big_pages,
         .state = fault,
     };
     const sl_vfs *inner = sl_vfs_system();
