@@ -77,12 +77,13 @@ static sl_status set_budget(sl_engine *engine, sl_err *err)
     if (engine->options.plan_only && limit < plan_least)
         limit = plan_least;
     sl_budget_init(&engine->budget, limit);
-    if (engine->options.plan_only || (ram > engine->program_bytes && sl_os_peak_rss_bytes() <= ram))
+    uint64_t peak = sl_os_peak_rss_bytes();
+    if (engine->options.plan_only || (ram > engine->program_bytes && ram >= peak))
         return SL_OK;
     char cause[160];
     snprintf(cause, sizeof cause,
              "memory budget of %" PRIu64 " bytes is too small: the program alone needs %" PRIu64, ram,
-             engine->program_bytes);
+             peak > engine->program_bytes ? peak : engine->program_bytes);
     return refuse_early(engine, cause, err);
 }
 
