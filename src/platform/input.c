@@ -13,6 +13,8 @@
 
 /* Of a path in a message: the rest of sl_err.text is for the cause. */
 #define SHOWN_BYTES 256
+/* Of one call: macOS refuses 2 GiB and more. */
+#define MOST_BYTES ((size_t)1 << 30)
 
 struct sl_input {
     int fd;
@@ -75,7 +77,7 @@ sl_status sl_input_read_by(sl_input_pread transfer, sl_input *input, void *buf, 
     if (off > INT64_MAX || bytes > INT64_MAX - off)
         return sl_err_set(err, SL_FAILED, "%s: offset %" PRIu64 " is beyond what a file can have", input->path, off);
     while (bytes > 0) {
-        ssize_t moved = transfer(input->fd, to, bytes, (off_t)off);
+        ssize_t moved = transfer(input->fd, to, bytes < MOST_BYTES ? bytes : MOST_BYTES, (off_t)off);
         if (moved < 0 && errno == EINTR)
             continue;
         if (moved < 0)
