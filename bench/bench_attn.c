@@ -1,8 +1,12 @@
 /* Rate of attn_tile of each level beside what the same core can do: the peak of int16 dot products (Q8_0) or of
- * binary32 fma (F16) with vectors of the level's width (of avx512 for amx, too), measured in turn with the kernel. One
- * thread. Times are the thread's processor time; every figure is a median of five. 4 * queries * keys * D operations
- * count for a tile. Usage: bench_attn [seconds per figure]. CSV on stdout:
- * level,type,head_dim,queries,masked,gflops,peak,share. */
+ * binary32 fma (F16) with vectors of the level's width (of avx512 for amx, too), and a plain reading of the same tiles,
+ * measured in turn with the kernel. One thread. Times are the thread's processor time; every figure is a median of
+ * five, with minimum and maximum of the tile bytes a second: what counts for few queries. 4 * queries * keys * D
+ * operations count for a tile.
+ *
+ *   bench_attn [seconds per figure [MiB of tiles]]     default: 0.05, 16 tiles (in the cache)
+ *
+ * CSV on stdout: level,type,head_dim,queries,masked,gflops,peak,share,gb_per_s_min,gb_per_s,gb_per_s_max,read_gb_per_s. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,7 +25,7 @@ int main(void)
 #else
 #include <immintrin.h>
 
-enum { REPEATS = 5, N_TILES = 16, PEAK_STEPS = 20000 };
+enum { REPEATS = 5, N_TILES = 16, PEAK_STEPS = 20000, TILES_PER_CLOCK = 8 };
 
 static double now_s(void)
 {
@@ -121,7 +125,8 @@ typedef struct workload {
     sl_kernels kernels;
     sl_kv_type type;
     sl_tile_args args;
-    uint8_t *tiles; /* [N_TILES] */
+    uint8_t *tiles; /* [n_tiles], the first N_TILES over and over */
+    size_t n_tiles, tile_bytes;
     double budget_s;
 } workload;
 
@@ -152,10 +157,12 @@ static void fill(workload *w)
             rows[0][d] = uniform();
             rows[1][d] = uniform();
         }
-        uint8_t *tile = w->tiles + i / SL_TILE * sl_tile_bytes(w->type, head_dim);
+        uint8_t *tile = w->tiles + i / SL_TILE * w->tile_bytes;
         if (!sl_kernels_kv_pack(&w->kernels, w->type)(tile, i % SL_TILE, rows[0], rows[1], head_dim))
             exit(1);
     }
+    for (size_t i = N_TILES; i < w->n_tiles; i++)
+        memcpy(w->tiles + i * w->tile_bytes, w->tiles + i % N_TILES * w->tile_bytes, w->tile_bytes);
     for (size_t b = 0; b < n_blocks; b++) {
         for (size_t i = 0; i < SL_LANES; i++) {
             q[i] = rows[i];
@@ -168,26 +175,51 @@ static void fill(workload *w)
     }
 }
 
+/* Tiles a second. */
 static double kernel_rate(workload *w)
 {
     double start = now_s(), spent;
     size_t n = 0;
     do {
-        w->args.tile = w->tiles + n % N_TILES * sl_tile_bytes(w->type, w->args.head_dim);
-        sl_kernels_attn_tile(&w->kernels, w->type)(&w->args);
-        n++;
+        for (size_t end = n + TILES_PER_CLOCK; n < end; n++) {
+            w->args.tile = w->tiles + n % w->n_tiles * w->tile_bytes;
+            w->args.next = w->tiles + (n + 1) % w->n_tiles * w->tile_bytes;
+            sl_kernels_attn_tile(&w->kernels, w->type)(&w->args);
+        }
         spent = now_s() - start;
     } while (spent < w->budget_s);
-    return 4.0 * (double)(n * w->args.n_queries * SL_TILE * w->args.head_dim) / spent;
+    return (double)n / spent;
+}
+
+/* Bytes a second of reading all tiles once, 32 at a time. */
+__attribute__((target("avx2"))) static double reading_rate(const workload *w)
+{
+    __m256i sum[4] = {_mm256_setzero_si256(), _mm256_setzero_si256(), _mm256_setzero_si256(), _mm256_setzero_si256()};
+    size_t bytes = w->n_tiles * w->tile_bytes / 128 * 128;
+    double start = now_s();
+    for (size_t at = 0; at < bytes; at += 128)
+        for (size_t i = 0; i < 4; i++) {
+            const void *from = w->tiles + at + 32 * i;
+            sum[i] = _mm256_xor_si256(sum[i], _mm256_load_si256(from));
+            __asm__ volatile("" : "+x"(sum[i]));
+        }
+    return (double)bytes / (now_s() - start);
+}
+
+static double median(double *values)
+{
+    qsort(values, REPEATS, sizeof *values, by_value);
+    return values[REPEATS / 2];
 }
 
 static void measure(workload *w, sl_cpu_level level, const uint64_t *masks)
 {
     size_t head_dim = w->args.head_dim, n_blocks = (w->args.n_queries + SL_LANES - 1) / SL_LANES;
-    double rates[REPEATS], peaks[REPEATS], shares[REPEATS];
+    double rates[REPEATS], peaks[REPEATS], shares[REPEATS], readings[REPEATS];
+    const double operations = 4.0 * (double)(w->args.n_queries * SL_TILE * head_dim), bytes = (double)w->tile_bytes;
     uint8_t *qblocks = aligned_or_exit(n_blocks * sl_qblock_bytes(w->type, head_dim));
     sl_kernels_init(&w->kernels, level);
-    w->tiles = aligned_or_exit(N_TILES * sl_tile_bytes(w->type, head_dim));
+    w->tiles = aligned_or_exit(w->n_tiles * w->tile_bytes);
     w->args.qblocks = qblocks;
     w->args.state_stride = sl_state_bytes(head_dim);
     w->args.states = aligned_or_exit(n_blocks * w->args.state_stride);
@@ -196,15 +228,16 @@ static void measure(workload *w, sl_cpu_level level, const uint64_t *masks)
     fill(w);
     for (int i = 0; i < REPEATS; i++) {
         peaks[i] = peak(w->type, level);
+        readings[i] = reading_rate(w);
         rates[i] = kernel_rate(w);
-        shares[i] = rates[i] / peaks[i];
+        shares[i] = rates[i] * operations / peaks[i];
     }
-    qsort(rates, REPEATS, sizeof *rates, by_value);
-    qsort(peaks, REPEATS, sizeof *peaks, by_value);
-    qsort(shares, REPEATS, sizeof *shares, by_value);
-    printf("%s,%s,%zu,%zu,%d,%.1f,%.1f,%.2f\n", sl_cpu_level_name(level), w->type == SL_KV_TYPE_F16 ? "f16" : "q8_0",
-           head_dim, w->args.n_queries, masks != NULL, rates[REPEATS / 2] / 1e9, peaks[REPEATS / 2] / 1e9,
-           shares[REPEATS / 2]);
+    double rate = median(rates); /* sorts them */
+    printf("%s,%s,%zu,%zu,%d,%.1f,%.1f,%.2f,%.2f,%.2f,%.2f,%.2f\n", sl_cpu_level_name(level),
+           w->type == SL_KV_TYPE_F16 ? "f16" : "q8_0", head_dim, w->args.n_queries, masks != NULL,
+           rate * operations / 1e9, median(peaks) / 1e9, median(shares), rates[0] * bytes / 1e9, rate * bytes / 1e9,
+           rates[REPEATS - 1] * bytes / 1e9, median(readings) / 1e9);
+    fflush(stdout);
     free(w->tiles);
     free(qblocks);
     free(w->args.states);
@@ -213,21 +246,26 @@ static void measure(workload *w, sl_cpu_level level, const uint64_t *masks)
 
 int main(int argc, char **argv)
 {
-    const size_t queries[] = {64, 16, 8, 3, 1}, head_dims[] = {64, 128};
+    const size_t queries[] = {64, 16, 8, 4, 3, 2, 1}, head_dims[] = {64, 128};
     const sl_cpu_level levels[] = {SL_CPU_LEVEL_AVX2, SL_CPU_LEVEL_AVX512, SL_CPU_LEVEL_AMX};
-    enum { N_LEVELS = sizeof levels / sizeof levels[0] };
+    enum { N_QUERIES = sizeof queries / sizeof queries[0], N_LEVELS = sizeof levels / sizeof levels[0] };
+    enum { N_CASES = N_QUERIES + 1 }; /* the last: a tile cut by the diagonal */
+    size_t tiles_bytes = argc > 2 ? (size_t)atoi(argv[2]) << 20 : 0;
     uint64_t diagonal[SL_TILE];
     for (size_t i = 0; i < SL_TILE; i++)
         diagonal[i] = UINT64_MAX >> (63 - i);
     sl_fpenv saved = sl_fpenv_enter();
-    puts("level,type,head_dim,queries,masked,gflops,peak,share");
-    for (size_t i = 0; i < N_LEVELS * SL_KV_TYPE_COUNT * 2 * 6; i++) {
-        sl_cpu_level level = levels[i / (SL_KV_TYPE_COUNT * 2 * 6)];
-        workload w = {.type = (sl_kv_type)(i / 12 % SL_KV_TYPE_COUNT), .budget_s = argc > 1 ? atof(argv[1]) : 0.05};
-        w.args.head_dim = head_dims[i / 6 % 2];
-        w.args.n_queries = i % 6 < 5 ? queries[i % 6] : SL_TILE;
+    puts("level,type,head_dim,queries,masked,gflops,peak,share,gb_per_s_min,gb_per_s,gb_per_s_max,read_gb_per_s");
+    for (size_t i = 0; i < N_LEVELS * SL_KV_TYPE_COUNT * 2 * N_CASES; i++) {
+        sl_cpu_level level = levels[i / (SL_KV_TYPE_COUNT * 2 * N_CASES)];
+        workload w = {.budget_s = argc > 1 ? atof(argv[1]) : 0.05};
+        w.type = (sl_kv_type)(i / (2 * N_CASES) % SL_KV_TYPE_COUNT);
+        w.args.head_dim = head_dims[i / N_CASES % 2];
+        w.args.n_queries = i % N_CASES < N_QUERIES ? queries[i % N_CASES] : SL_TILE;
+        w.tile_bytes = sl_tile_bytes(w.type, w.args.head_dim);
+        w.n_tiles = tiles_bytes / w.tile_bytes > N_TILES ? tiles_bytes / w.tile_bytes : N_TILES;
         if (sl_cpu_has(level))
-            measure(&w, level, i % 6 < 5 ? NULL : diagonal);
+            measure(&w, level, i % N_CASES < N_QUERIES ? NULL : diagonal);
     }
     sl_fpenv_leave(saved);
     return 0;
