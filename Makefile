@@ -61,9 +61,9 @@ fmt: ## clang-format over all C files
 	@tools/setup.sh fmt
 	@git ls-files '*.c' '*.h' | xargs clang-format -i
 
-bench: ## build and run the measuring programs
+bench: ## measure this machine: kernels, flash, bursts, prefills (SIZE=full: hours)
 	@tools/setup.sh --check build
-	@tools/bench.sh $(BUILD)
+	@tools/bench.sh $(BUILD) $(SIZE)
 
 install: all ## copy program, library, headers and pkg-config file to PREFIX
 	@cmake --install $(BUILD) --prefix "$(PREFIX)"

@@ -47,7 +47,8 @@ static void put_lanes(sl_trace *trace)
     for (int i = 0; i < SL_TRACE_LANE_COUNT; i++) {
         n = snprintf(text, sizeof text,
                      ",\n{\"ph\":\"M\",\"pid\":1,\"tid\":%d,\"name\":\"thread_name\",\"args\":{\"name\":\"%s\"}}"
-                     ",\n{\"ph\":\"M\",\"pid\":1,\"tid\":%d,\"name\":\"thread_sort_index\",\"args\":{\"sort_index\":%d}}",
+                     ",\n{\"ph\":\"M\",\"pid\":1,\"tid\":%d,\"name\":\"thread_sort_index\","
+                     "\"args\":{\"sort_index\":%d}}",
                      i + 1, lane_names[i], i + 1, i + 1);
         put(trace, text, (size_t)n);
     }
@@ -168,7 +169,8 @@ void sl_trace_span(sl_trace *trace, sl_trace_lane lane, const char *name, double
     } else {
         n = snprintf(text, sizeof text,
                      ",\n{\"ph\":\"X\",\"pid\":1,\"tid\":%d,\"name\":\"%.32s\",\"ts\":%s,\"dur\":%s,\"args\":%s}",
-                     (int)lane + 1, name, start.text, microseconds(end_s > start_s ? end_s - start_s : 0.0).text, facts);
+                     (int)lane + 1, name, start.text, microseconds(end_s > start_s ? end_s - start_s : 0.0).text,
+                     facts);
     }
     put(trace, text, (size_t)n);
     pthread_mutex_unlock(&trace->lock);

@@ -1,7 +1,7 @@
 /* A record of who did what when, in the Chrome trace event format (opens in Perfetto and chrome://tracing).
  * Owns: the file. Refuses: nothing while events come; the first failed write is told at the end.
  * Format: "Trace Event Format", https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
- * Thread rule: sl_trace_span from any thread; open and close by the owner. A NULL trace takes everything, does nothing. */
+ * Thread rule: sl_trace_span from any thread; open and close by the owner. A NULL trace takes all and does nothing. */
 #ifndef SL_TRACE_H
 #define SL_TRACE_H
 

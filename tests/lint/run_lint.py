@@ -85,14 +85,14 @@ def include_graph(_build):
 @check
 def headers_alone(_build):
     """each header compiles alone in C11, the public ones in C++ too"""
-    flags = ["-fsyntax-only", "-Iinclude", "-Isrc", "-Iapps", "-D_POSIX_C_SOURCE=200809L", "-D_DEFAULT_SOURCE",
+    flags = ["-fsyntax-only", "-Iinclude", "-Isrc", "-Iapps", "-I.", "-D_POSIX_C_SOURCE=200809L", "-D_DEFAULT_SOURCE",
              "-Wall", "-Wextra", "-Wpedantic", "-Werror"]
     for package in ("libxxhash", "libpcre2-8"):
         flags += shlex.split(subprocess.run(["pkg-config", "--cflags", package], capture_output=True,
                                             text=True, check=True).stdout)
     found = []
     with tempfile.TemporaryDirectory() as folder:
-        for path in files(".h", roots=("include", "src", "apps")):
+        for path in files(".h", roots=("include", "src", "apps", "bench")):
             languages = [("c", ["cc", "-std=c11"])]
             if path.parts[0] == "include":
                 languages.append(("cc", ["c++", "-std=c++17"]))
