@@ -22,6 +22,8 @@ ROLES = {
     "_dispatch_queue_create": "prefetching", "_dispatch_semaphore_wait": "waiting", "_task_info": "footprint",
     "_host_statistics64": "free memory", "_sysctlbyname": "processors", "_clock_gettime_nsec_np": "clock",
 }
+# Of the compiler's own runtime, which comes with every link.
+COMPILER = {"___cpu_model", "___cpu_features2"}
 FOREIGN = re.compile(r"io_uring|fallocate|sync_file_range|sched_getaffinity")
 
 
@@ -144,7 +146,7 @@ def check_library(checks, path, arch, system, libraries):
     checks.that(wanted and wanted <= defined, f"{path} lacks public functions: {sorted(wanted - defined)}")
     for other in libraries:
         defined |= set().union(*(image.defined for _, image in read_archive(other)))
-    needed = set().union(*(image.undefined for _, image in members)) - defined - system
+    needed = set().union(*(image.undefined for _, image in members)) - defined - system - COMPILER
     checks.that(not needed, f"{path} needs what nobody has: {sorted(needed)}")
     return len(members), wanted
 
@@ -152,8 +154,10 @@ def check_library(checks, path, arch, system, libraries):
 def check_build(checks, build, library_dir, arch, oldest, system):
     program = check_linked(checks, os.path.join(build, "sluice"), EXECUTE, arch, oldest, system)
     checks.that(LC_MAIN in program.commands, "sluice has no entry point")
+    # x86_64 has some calls in two forms: _fstatfs$INODE64
+    called = {name.partition("$")[0] for name in program.undefined}
     for symbol, role in ROLES.items():
-        checks.that(symbol in program.undefined, f"sluice does not call {symbol[1:]} ({role})")
+        checks.that(symbol in called, f"sluice does not call {symbol[1:]} ({role})")
     foreign = sorted(name for name in program.undefined if FOREIGN.search(name))
     checks.that(not foreign, f"sluice calls what only Linux has: {foreign}")
     n_members, public = check_library(checks, os.path.join(build, "libsluice.a"), arch, system,

@@ -87,7 +87,7 @@ fetch_source() { # PACKAGE FILE SHA256
     rm -f "$root/sources/$1"_*
     # The upstream part alone: Debian's changes to it come and go with point releases, this stays.
     (cd "$root/sources" && quietly ask_apt -q source --download-only --tar-only "$1") ||
-        die "apt-get could not fetch the sources of $1"
+        die "apt-get could not fetch the sources of $1, or their index"
     [ -e "$root/sources/$2" ] || die "apt has other sources of $1 than $2: $(cd "$root/sources" && echo "$1"_*)"
     is_right "$root/sources/$2" "$3" || die "$2 is not the expected file: its SHA-256 is not $3"
 }
