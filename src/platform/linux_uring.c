@@ -14,10 +14,10 @@
 
 #include "platform/linux_impl.h"
 
-enum { MOST_STARTED = 64 }; /* by one call */
-static const uint64_t PIECE_BYTES = (uint64_t)1 << 30;  /* the most that one registered buffer may hold */
-static const size_t MOST_READ_BYTES = (size_t)1 << 30;  /* what is longer comes back short */
-static const uint64_t TAG_NOTHING = (uint64_t)1 << 63;  /* of a read that was withdrawn */
+enum { MOST_STARTED = 64 };                            /* by one call */
+static const uint64_t PIECE_BYTES = (uint64_t)1 << 30; /* the most that one registered buffer may hold */
+static const size_t MOST_READ_BYTES = (size_t)1 << 30; /* what is longer comes back short */
+static const uint64_t TAG_NOTHING = (uint64_t)1 << 63; /* of a read that was withdrawn */
 
 struct sl_aio {
     struct io_uring ring;

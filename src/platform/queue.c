@@ -201,7 +201,7 @@ static bool pop_finished(sl_queue *queue, uint64_t *tag, sl_status *status, sl_e
 bool sl_queue_wait(sl_queue *queue, double timeout_s, uint64_t *tag, sl_status *status, sl_err *err)
 {
     double end = timeout_s < 0 ? INFINITY : sl_os_seconds() + timeout_s;
-    for (bool is_late = false;; ) {
+    for (bool is_late = false;;) {
         if (pop_finished(queue, tag, status, err))
             return true;
         /* After the ends: one that comes with a wake must not be held back by it, and the wake is not lost by it. */
@@ -233,9 +233,8 @@ size_t sl_queue_room(const sl_queue *queue)
 static bool is_allowed(const sl_queue *queue, const sl_read *read)
 {
     uintptr_t at = (uintptr_t)read->buf, memory = (uintptr_t)queue->options.memory;
-    bool is_inside = !queue->options.memory ||
-                     (at >= memory && read->bytes <= queue->options.memory_bytes &&
-                      at - memory <= queue->options.memory_bytes - read->bytes);
+    bool is_inside = !queue->options.memory || (at >= memory && read->bytes <= queue->options.memory_bytes &&
+                                                at - memory <= queue->options.memory_bytes - read->bytes);
     return is_inside && read->bytes > 0 && at % SL_SECTOR_BYTES == 0 && read->bytes % SL_SECTOR_BYTES == 0 &&
            read->off % SL_SECTOR_BYTES == 0;
 }

@@ -22,7 +22,7 @@ typedef struct sl_queue_options {
     uint8_t *memory;  /* every buffer lies in here: registered with the system once, where it lets us; best untouched
                          so far, so that it can be given big pages */
     size_t memory_bytes;
-    size_t depth;     /* most reads in flight, 1 or more */
+    size_t depth;        /* most reads in flight, 1 or more */
     sl_io_engine engine; /* AUTO: the system's queue, else the pool. URING: SL_REFUSED where it cannot be had */
     sl_budget *budget;
     sl_log log; /* a fallback is said here, once a process for each kind */

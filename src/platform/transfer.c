@@ -43,6 +43,7 @@ sl_status sl_transfer_end(const sl_transfer *transfer, bool is_read, const char 
         return sl_err_set(err, SL_FAILED, "%s: %s of %zu bytes at offset %" PRIu64 " stopped after %zu: %s", name, verb,
                           transfer->bytes, transfer->off, transfer->done,
                           is_read ? "the file ends there" : "the device takes no more");
-    return sl_err_set_errno(err, SL_FAILED, transfer->cause, "%s: cannot %s %zu bytes at offset %" PRIu64 " (%zu moved)",
-                            name, verb, transfer->bytes, transfer->off, transfer->done);
+    return sl_err_set_errno(err, SL_FAILED, transfer->cause,
+                            "%s: cannot %s %zu bytes at offset %" PRIu64 " (%zu moved)", name, verb, transfer->bytes,
+                            transfer->off, transfer->done);
 }

@@ -69,7 +69,7 @@ struct sl_vfs {
      * -errno. 0 may also be a stray wake. */
     int (*aio_wait)(sl_aio *aio, double timeout_s, sl_aio_done *done, size_t most);
     void (*aio_wake)(sl_aio *aio); /* ends the wait under way or the next one */
-    const char *aio_name; /* "io_uring" */
+    const char *aio_name;          /* "io_uring" */
     void *state;
 };
 

@@ -259,9 +259,9 @@ static int fault_aio_wait(sl_aio *aio, double timeout_s, sl_aio_done *done, size
     if (fault->kind == FAULT_AIO_WAIT && hits(fault))
         return -fault->code;
     size_t room = aio->depth - aio->n_held;
-    int n = room == 0 ? 0
-                      : sl_vfs_system()->aio_wait(aio->inner, aio->n_held > 0 ? 0 : timeout_s,
-                                                  aio->held + aio->n_held, room);
+    int n = room == 0
+                ? 0
+                : sl_vfs_system()->aio_wait(aio->inner, aio->n_held > 0 ? 0 : timeout_s, aio->held + aio->n_held, room);
     aio->n_held += n > 0 ? (size_t)n : 0;
     if (aio->n_held == 0)
         return n;

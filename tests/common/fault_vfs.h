@@ -1,5 +1,5 @@
-/* The system's files with one fault, at the n-th call of its kind. The faults of reads come at the n-th blocking read or
- * at the n-th end of an asynchronous one; both count together. */
+/* The system's files with one fault, at the n-th call of its kind. The faults of reads come at the n-th blocking read
+ * or at the n-th end of an asynchronous one; both count together. */
 #ifndef TEST_FAULT_VFS_H
 #define TEST_FAULT_VFS_H
 

@@ -129,8 +129,8 @@ bool rig_read_all(queue_rig *rig, size_t read_bytes, rig_result *result)
         size_t n_reads = 0;
         for (; next < n && n_free > 0; next++) {
             slot_of[next] = slots[--n_free];
-            reads[n_reads++] = (sl_read){rig->memory + slot_of[next] * read_bytes, read_bytes,
-                                         off_of(next, n, read_bytes), next};
+            reads[n_reads++] =
+                (sl_read){rig->memory + slot_of[next] * read_bytes, read_bytes, off_of(next, n, read_bytes), next};
         }
         sl_queue_add(rig->queue, reads, n_reads);
         if (sl_queue_room(rig->queue) != n_free)

@@ -124,12 +124,12 @@ static void test_transients(void **state)
 {
     (void)state;
     static const fault_case cases[] = {
-        {FAULT_READ, EINTR, 2, false, 0, NULL},           {FAULT_READ, EAGAIN, 2, false, 0, NULL},
-        {FAULT_READ, EINTR, 40, false, 0, NULL},          {FAULT_SHORT_READ, 0, 5, false, 0, NULL},
-        {FAULT_SHORT_READ, 0, 50, false, 0, NULL},        {FAULT_AIO_START, EAGAIN, 3, true, 0, NULL},
-        {FAULT_AIO_START, EBUSY, 3, true, 0, NULL},       {FAULT_AIO_START, EINTR, 3, true, 0, NULL},
-        {FAULT_AIO_FEW_STARTED, 0, 9, true, 0, NULL},     {FAULT_AIO_WAIT, EINTR, 300, true, 0, NULL},
-        {FAULT_AIO_WAIT, EAGAIN, 3, true, 0, NULL},       {FAULT_AIO_SHUFFLED, 0, 0, true, 0, NULL},
+        {FAULT_READ, EINTR, 2, false, 0, NULL},         {FAULT_READ, EAGAIN, 2, false, 0, NULL},
+        {FAULT_READ, EINTR, 40, false, 0, NULL},        {FAULT_SHORT_READ, 0, 5, false, 0, NULL},
+        {FAULT_SHORT_READ, 0, 50, false, 0, NULL},      {FAULT_AIO_START, EAGAIN, 3, true, 0, NULL},
+        {FAULT_AIO_START, EBUSY, 3, true, 0, NULL},     {FAULT_AIO_START, EINTR, 3, true, 0, NULL},
+        {FAULT_AIO_FEW_STARTED, 0, 9, true, 0, NULL},   {FAULT_AIO_WAIT, EINTR, 300, true, 0, NULL},
+        {FAULT_AIO_WAIT, EAGAIN, 3, true, 0, NULL},     {FAULT_AIO_SHUFFLED, 0, 0, true, 0, NULL},
         {FAULT_AIO_REGISTER, ENOMEM, 0, true, 0, NULL},
     };
     run_cases(cases, sizeof cases / sizeof *cases);
