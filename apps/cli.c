@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -93,7 +94,18 @@ sl_status cli_read_document(const char *path, const cli_engine_options *options,
     uint64_t least = UINT64_C(64) << 20, limit = (uint64_t)options->ram_bytes;
     if (limit == 0)
         limit = UINT64_C(1) << 40;
+    if (cli_expect_other_file("--trace", options->trace, path, err) != SL_OK)
+        return SL_USAGE;
     return cli_read_text(path, limit > least ? limit : least, out, out_bytes, err);
+}
+
+sl_status cli_expect_other_file(const char *option, const char *output, const char *input, sl_err *err)
+{
+    struct stat out, in;
+    if (!output || stat(output, &out) != 0 || stat(input, &in) != 0 || in.st_dev != out.st_dev ||
+        in.st_ino != out.st_ino)
+        return SL_OK;
+    return sl_text_error(err, SL_USAGE, "%s %s is the same file as %s", option, output, input);
 }
 
 sl_status cli_open(cli *c, const cli_engine_options *options, sl_engine **out, sl_err *err)
@@ -109,7 +121,9 @@ sl_status cli_open(cli *c, const cli_engine_options *options, sl_engine **out, s
         .progress = count_bytes,
         .arg = c,
     };
-    sl_status status = sl_engine_open(&engine_options, out, err);
+    sl_status status = cli_expect_other_file("--trace", options->trace, options->model, err);
+    if (status == SL_OK)
+        status = sl_engine_open(&engine_options, out, err);
     sl_progress_clear(&c->progress);
     if (status == SL_OK && c->verbose)
         print_engine(*out);

@@ -63,6 +63,10 @@ sl_status cli_read_text(const char *path, uint64_t limit, char **out, size_t *ou
 sl_status cli_read_document(const char *path, const cli_engine_options *options, char **out, size_t *out_bytes,
                             sl_err *err);
 
+/* What is written must not take the place of what is read: SL_USAGE when `output` (NULL: none) and `input` are one
+ * file. `option` names the output. */
+sl_status cli_expect_other_file(const char *option, const char *output, const char *input, sl_err *err);
+
 /* Opens the engine; with c->verbose prints processor, kernels and budget to stderr. */
 sl_status cli_open(cli *c, const cli_engine_options *options, sl_engine **out, sl_err *err);
 

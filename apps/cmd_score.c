@@ -172,12 +172,10 @@ static sl_status score_all(score_state *s, sl_err *err)
 /* The logits must not take the place of what they are made from. */
 static sl_status open_logits(score_state *s, sl_err *err)
 {
-    struct stat out, in;
     const char *inputs[] = {s->machine.engine.model, s->machine.file};
-    bool exists = stat(s->logits_path, &out) == 0;
-    for (int i = 0; exists && i < 2; i++)
-        if (stat(inputs[i], &in) == 0 && in.st_dev == out.st_dev && in.st_ino == out.st_ino)
-            return sl_text_error(err, SL_USAGE, "--logits %s is the same file as %s", s->logits_path, inputs[i]);
+    for (int i = 0; i < 2; i++)
+        if (cli_expect_other_file("--logits", s->logits_path, inputs[i], err) != SL_OK)
+            return SL_USAGE;
     s->logits = fopen(s->logits_path, "wb");
     return s->logits ? SL_OK : sl_text_error(err, SL_FAILED, "%s: cannot write", s->logits_path);
 }

@@ -146,14 +146,14 @@ static void fill_disk(const sl_estimate_input *in, sl_estimate *out)
     double cap = (double)in->read_rate;
     if (cap > 0.0 && (out->disk_read_rate <= 0.0 || cap < out->disk_read_rate))
         out->disk_read_rate = cap;
-    /* Resident parts are spread evenly over every prefix. */
-    double on_flash = plan->kv_bytes > 0 ? (double)less(plan->kv_bytes, plan->resident_bytes) / (double)plan->kv_bytes
-                                         : 0.0;
+    /* Unfilled tiles never leave memory. Resident parts are spread evenly over every prefix. */
+    uint64_t tiles = plan->max_tokens / SL_TILE * SL_TILE * plan->kv_token_bytes;
+    double on_flash = tiles > 0 ? (double)less(tiles, plan->resident_bytes) / (double)tiles : 0.0;
     double token_on_flash = (double)plan->kv_token_bytes * on_flash;
     uint64_t stored = sl_estimate_stored_tokens(in->prompt_tokens, plan->window_tokens);
     out->read_bytes_prefill = (uint64_t)((double)stored * token_on_flash);
-    out->written_bytes = less(plan->kv_bytes, plan->resident_bytes);
-    out->pass_bytes = less(plan->kv_bytes, plan->decode_resident_bytes);
+    out->written_bytes = less(tiles, plan->resident_bytes);
+    out->pass_bytes = less(tiles, plan->decode_resident_bytes);
     out->prefill_read_s = seconds_for(out->read_bytes_prefill, out->disk_read_rate);
     out->prefill_write_s = seconds_for((uint64_t)((double)in->prompt_tokens * token_on_flash), out->disk_write_rate);
     out->pass_disk_s = seconds_for(out->pass_bytes, out->disk_read_rate);

@@ -103,6 +103,12 @@ def usage_cases(bench, model, doc):
         ("--ram junk", run + ["--ram", "12Q"], 2, r"--ram.*12Q"),
         ("--ram overflow", run + ["--ram", "99999999999G"], 2, r"--ram"),
         ("--ram 1K", run + ["--ram", "1K"], (2, 3), r"1K|1\.00 KiB|1024|--ram"),
+        ("--io junk", run + ["--io", "junk"], 2, r"--io.*junk.*auto.*uring.*pool.*buffered"),
+        ("--read-rate junk", run + ["--read-rate", "fast"], 2, r"--read-rate.*fast"),
+        ("--read-rate 100", run + ["--read-rate", "100"], 2, r"--read-rate.*100"),
+        ("--trace over the model", run + ["--trace", model], 2, r"same file"),
+        ("--trace over the text", run + ["--trace", doc], 2, r"same file"),
+        ("plan without tokens", ["plan", "-m", model], 2, r"--tokens"),
         ("--window 63", run + ["--window", "63"], 2, r"--window.*63"),
         ("tokenize without text", ["tokenize", "-m", model], 2, r"-f"),
         ("score without text", ["score", "-m", model], 2, r"-f"),
@@ -310,13 +316,14 @@ def parsed(done, keys):
 
 RUN_KEYS = ["text", "tokens", "finish_reason", "prompt_tokens", "prefill_s", "decode_s", "kv_bytes", "bytes_read",
             "bytes_written", "passes", "wait_s", "compute_s", "verified_rows_per_s", "accepted_tokens_per_s",
-            "tokens_per_pass", "peak_rss_bytes", "page_cache_growth_bytes", "io_mode"]
+            "tokens_per_pass", "peak_rss_bytes", "page_cache_growth_bytes", "io_mode", "io_engine", "in_flight_bytes",
+            "estimate"]
 
 
 def good_cases(bench, model, doc):
     done = bench.run("--help")
     report("good: --help", [] if done.returncode == 0 and b"run" in done.stdout else [done.stdout, done.stderr])
-    for command in ("run", "score", "tokenize", "inspect"):
+    for command in ("run", "score", "plan", "tokenize", "inspect"):
         done = bench.run(command, "--help")
         report(f"good: {command} --help",
                [] if done.returncode == 0 and done.stdout.startswith(b"usage: ") else [done.stdout, done.stderr])

@@ -392,9 +392,110 @@ static void a_prompt_beyond_the_trained_context_is_refused(void **unused)
     sl_engine_close(engine);
 }
 
+static void a_plan_only_engine_makes_no_contexts(void **unused)
+{
+    (void)unused;
+    sl_err err = {SL_OK, ""};
+    tiny_model model = tiny_model_of_seed(1);
+    write_model(&model);
+    const sl_engine_options engine_options = {.model_path = path, .n_threads = 1, .plan_only = true};
+    sl_engine *engine = NULL;
+    assert_int_equal(SL_OK, sl_engine_open(&engine_options, &engine, &err));
+    sl_context_options options = context_options(6, 4);
+    sl_context *context = NULL;
+    assert_int_equal(SL_USAGE, sl_context_create(engine, &options, &context, &err));
+    assert_non_null(strstr(err.text, "planning"));
+    sl_engine_info info;
+    sl_engine_get_info(engine, &info);
+    assert_true(info.weight_bytes > 0 && info.n_layers == 2 && info.n_vocab == tiny_model_n_vocab());
+    options.prompt_tokens = (size_t)1 << 30; /* far beyond the trained context: a plan is about sizes */
+    options.io = SL_IO_BUFFERED;
+    options.kv_dir = "/nowhere/at/all";
+    sl_plan plan;
+    assert_int_equal(SL_REFUSED, sl_engine_plan(engine, &options, 4, &plan, NULL, &err));
+    assert_true(plan.max_tokens == ((size_t)1 << 30) + 4 && plan.kv_bytes == plan.max_tokens * plan.kv_token_bytes);
+    sl_engine_close(engine);
+    sl_engine *vocabulary = open_engine(&model, true);
+    assert_int_equal(SL_USAGE, sl_engine_plan(vocabulary, &options, 4, &plan, NULL, &err));
+    sl_engine_close(vocabulary);
+}
+
+typedef struct log_lines {
+    size_t n_warnings;
+    char last[256];
+} log_lines;
+
+static void keep_log(void *arg, bool warning, const char *text)
+{
+    log_lines *lines = arg;
+    if (!warning)
+        return;
+    lines->n_warnings++;
+    snprintf(lines->last, sizeof lines->last, "%s", text);
+}
+
+static void more_threads_than_processors_are_told_once(void **unused)
+{
+    (void)unused;
+    sl_err err = {SL_OK, ""};
+    tiny_model model = tiny_model_of_seed(1);
+    write_model(&model);
+    log_lines lines = {0};
+    sl_engine_options options = {.model_path = path, .ram_bytes = UINT64_C(1) << 30, .n_threads = 1, .log = keep_log,
+                                 .arg = &lines};
+    sl_engine *engine = NULL;
+    assert_int_equal(SL_OK, sl_engine_open(&options, &engine, &err));
+    sl_engine_close(engine);
+    assert_int_equal(0, lines.n_warnings);
+    options.n_threads = 1000;
+    assert_int_equal(SL_OK, sl_engine_open(&options, &engine, &err));
+    sl_engine_close(engine);
+    unlink(path);
+    assert_int_equal(1, lines.n_warnings);
+    assert_non_null(strstr(lines.last, "1000"));
+}
+
+static void a_trace_is_written_and_ended(void **unused)
+{
+    (void)unused;
+    sl_err err = {SL_OK, ""};
+    tiny_model model = tiny_model_of_seed(1);
+    write_model(&model);
+    char trace_path[300];
+    snprintf(trace_path, sizeof trace_path, "%s.trace.json", path);
+    sl_engine_options options = {.model_path = path, .ram_bytes = UINT64_C(1) << 30, .n_threads = 2,
+                                 .trace_path = "/nowhere/at/all"};
+    sl_engine *engine = NULL;
+    assert_int_equal(SL_FAILED, sl_engine_open(&options, &engine, &err));
+    assert_non_null(strstr(err.text, "/nowhere/at/all"));
+    options.trace_path = trace_path;
+    assert_int_equal(SL_OK, sl_engine_open(&options, &engine, &err));
+    unlink(path);
+    const sl_context_options context_of = context_options(6, 4);
+    sl_context *context = NULL;
+    assert_int_equal(SL_OK, sl_context_create(engine, &context_of, &context, &err));
+    assert_int_equal(SL_OK, sl_context_feed(context, ids, 6, NULL, NULL, &err));
+    sl_context_destroy(context);
+    sl_engine_close(engine);
+    static char text[1 << 20];
+    FILE *file = fopen(trace_path, "r");
+    assert_non_null(file);
+    size_t n = fread(text, 1, sizeof text - 1, file);
+    fclose(file);
+    unlink(trace_path);
+    text[n] = '\0';
+    assert_non_null(strstr(text, "\"layer\""));
+    while (n > 0 && text[n - 1] == '\n')
+        n--;
+    assert_true(n > 0 && (text[n - 1] == '}' || text[n - 1] == ']'));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_plan_only_engine_makes_no_contexts),
+        cmocka_unit_test(more_threads_than_processors_are_told_once),
+        cmocka_unit_test(a_trace_is_written_and_ended),
         cmocka_unit_test(prompt_pieces_are_tokenised_apart),
         cmocka_unit_test(an_empty_prompt_and_a_foreign_template_are_refused),
         cmocka_unit_test(bos_as_the_file_says),
