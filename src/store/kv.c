@@ -9,7 +9,7 @@
 #include "store/stream.h"
 #include "store/writer.h"
 
-enum { DEFAULT_READ_BYTES = 4 << 20 };
+enum { DEFAULT_READ_BYTES = 1 << 20, DEFAULT_IN_FLIGHT_BYTES = 32 << 20 };
 
 struct sl_kv {
     sl_budget *budget;
@@ -39,6 +39,9 @@ static sl_status check_options(const sl_kv_options *options, sl_err *err)
         return sl_err_set(err, SL_USAGE, "%" PRIu64 " tokens are more than a file can hold", options->max_tokens);
     if (options->n_slots < 2 || options->n_slots > INT32_MAX)
         return sl_err_set(err, SL_USAGE, "%zu ring slots, expected 2 or more", options->n_slots);
+    if (options->read_bytes % SL_SECTOR_BYTES != 0)
+        return sl_err_set(err, SL_USAGE, "reads of %zu bytes, expected a multiple of %u", options->read_bytes,
+                          SL_SECTOR_BYTES);
     if (!options->dir)
         return sl_err_set(err, SL_USAGE, "no directory for the cache file");
     return SL_OK;
@@ -74,6 +77,11 @@ static sl_status create_stream(sl_kv *kv, const sl_kv_options *options, sl_err *
         .n_slots = options->n_slots,
         .slot_bytes = slot_bytes,
         .read_bytes = options->read_bytes ? options->read_bytes : DEFAULT_READ_BYTES,
+        .in_flight_bytes = options->in_flight_bytes ? options->in_flight_bytes : DEFAULT_IN_FLIGHT_BYTES,
+        .read_rate = options->read_rate,
+        .io_engine = options->io_engine,
+        .trace = options->trace,
+        .log = options->log,
         .has_ring = kv->parts.chosen_bytes < kv->parts.total_bytes,
         .budget = kv->budget,
     };
@@ -89,6 +97,7 @@ static sl_status create_members(sl_kv *kv, const sl_kv_options *options, sl_err 
         .vfs = options->vfs ? options->vfs : sl_vfs_system(),
         .dir = kv->dir,
         .log = options->log,
+        .trace = options->trace,
         .budget = kv->budget,
         .allow_ram_dir = options->allow_ram_dir,
         .force_buffered = options->force_buffered,
@@ -189,6 +198,11 @@ uint64_t sl_kv_tokens(const sl_kv *kv, uint32_t layer)
 sl_status sl_kv_set_resident(sl_kv *kv, uint64_t resident_bytes, sl_err *err)
 {
     return sl_stream_raise(kv->stream, resident_bytes, err);
+}
+
+sl_status sl_kv_set_rehearsal(sl_kv *kv, bool on, sl_err *err)
+{
+    return sl_stream_rehearse(kv->stream, on, err);
 }
 
 void sl_kv_get_stats(const sl_kv *kv, sl_kv_stats *out)

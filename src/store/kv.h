@@ -26,7 +26,7 @@ typedef struct sl_kv_options {
     bool force_buffered;     /* no direct I/O even where it works (tests) */
     uint64_t max_tokens;     /* the most that will ever be stored: sizes tables; disk space reserved on demand */
     uint64_t resident_bytes; /* KV bytes that may stay in memory, fixed subset of parts over max_tokens */
-    size_t slot_bytes;       /* of each ring slot; raised to the largest part, rounded down to 4096 */
+    size_t slot_bytes;       /* the ring holds n_slots of these; raised to the largest part, rounded down to 4096 */
     size_t n_slots;          /* 2 or more */
     size_t read_bytes;       /* of one read, most: a multiple of a sector; 0: default */
     size_t in_flight_bytes;  /* read ahead at once, most, as far as the ring has room; 0: default */
@@ -50,15 +50,15 @@ typedef struct sl_kv_part {
     uint64_t first_token; /* a multiple of 1024 */
     uint32_t n_groups;    /* tile groups (64 tokens each), 1..16, all full */
     uint32_t layer;
-    int32_t slot; /* private: -1 = resident */
+    int32_t slot; /* private: its item in the ring; -1 = resident */
 } sl_kv_part;
 
 /* will_follow: another pass over at least the same tokens is expected, so the reader may run ahead into it. */
 sl_status sl_kv_pass_begin(sl_kv *kv, bool will_follow, sl_err *err) SL_CHECK;
 
 /* The next part of `layer` in token order, waiting for it; *found = false when the layer has no more. Its checksum
- * has been verified. SL_DAMAGED names layer, segment and offset. Several parts may be held at once as long as the
- * ring has another slot. */
+ * has been verified. SL_DAMAGED names layer, segment and offset. n_slots - 1 parts may be held while another is asked
+ * for, whatever their sizes; more as long as the ring has room between them. */
 sl_status sl_kv_next(sl_kv *kv, uint32_t layer, sl_kv_part *part, bool *found, sl_err *err) SL_CHECK;
 void sl_kv_release(sl_kv *kv, const sl_kv_part *part);
 
@@ -78,7 +78,8 @@ uint64_t sl_kv_tokens(const sl_kv *kv, uint32_t layer);
 sl_status sl_kv_set_resident(sl_kv *kv, uint64_t resident_bytes, sl_err *err) SL_CHECK;
 
 /* For measuring. Rehearsal: the schedule, ring and hashing run as ever, but nothing is read: a part's bytes are what
- * its place in the ring last held (tiles of other parts, or zeros), and no checksum is compared. Between passes only. */
+ * its place in the ring last held (tiles of other parts where all parts have one size, or zeros), and no checksum is
+ * compared; no rate holds it back and no part joins the resident ones. Between passes only. */
 sl_status sl_kv_set_rehearsal(sl_kv *kv, bool on, sl_err *err) SL_CHECK;
 
 typedef struct sl_kv_stats {

@@ -12,6 +12,7 @@ sl_status sl_kvfile_init(sl_kvfile *file, const sl_kvfile_options *options, sl_e
     file->vfs = options->vfs;
     file->dir = options->dir;
     file->log = options->log;
+    file->trace = options->trace;
     file->budget = options->budget;
     file->allow_ram_dir = options->allow_ram_dir;
     file->force_buffered = options->force_buffered;
@@ -69,16 +70,17 @@ sl_status sl_kvfile_write(sl_kvfile *file, const void *buf, size_t bytes, uint64
             status = sl_err_set_errno(err, SL_FAILED, -failed, "%s: cannot write out %zu bytes at offset %" PRIu64,
                                       file->name, bytes, off);
     }
-    file->write_s += sl_os_seconds() - start;
+    double end = sl_os_seconds();
+    file->write_s += end - start;
+    sl_trace_span(file->trace, SL_TRACE_LANE_WRITE, "write", start, end,
+                  (sl_trace_about){-1, -1, (int64_t)bytes, (int64_t)off});
     return status;
 }
 
-sl_status sl_kvfile_read(const sl_kvfile *file, void *buf, size_t bytes, uint64_t off, sl_err *err)
+void sl_kvfile_forget(const sl_kvfile *file, size_t bytes, uint64_t off)
 {
-    sl_status status = sl_vfs_read(file->vfs, file->file, file->name, buf, bytes, off, err);
-    if (status == SL_OK && !file->is_direct)
+    if (!file->is_direct)
         (void)file->vfs->drop_cached(file->file, off, bytes);
-    return status;
 }
 
 sl_status sl_kvfile_reserve(sl_kvfile *file, uint64_t off, uint64_t bytes, sl_err *err)

@@ -6,12 +6,14 @@
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/trace.h"
 #include "platform/vfs.h"
 
 typedef struct sl_kvfile {
     const sl_vfs *vfs;
     const char *dir; /* borrowed */
     sl_log log;
+    sl_trace *trace; /* borrowed */
     sl_budget *budget;
     bool allow_ram_dir, force_buffered;
     bool is_direct;
@@ -26,6 +28,7 @@ typedef struct sl_kvfile_options {
     const sl_vfs *vfs;
     const char *dir; /* borrowed for the file's life */
     sl_log log;
+    sl_trace *trace; /* borrowed */
     sl_budget *budget;
     bool allow_ram_dir, force_buffered;
 } sl_kvfile_options;
@@ -33,9 +36,10 @@ typedef struct sl_kvfile_options {
 sl_status sl_kvfile_init(sl_kvfile *file, const sl_kvfile_options *options, sl_err *err) SL_CHECK;
 void sl_kvfile_deinit(sl_kvfile *file);
 
-/* Sector-aligned transfers of whole sectors. In buffered mode the page cache forgets the bytes before they return. */
+/* A sector-aligned transfer of whole sectors. In buffered mode the page cache forgets the bytes before it returns. */
 sl_status sl_kvfile_write(sl_kvfile *file, const void *buf, size_t bytes, uint64_t off, sl_err *err) SL_CHECK;
-sl_status sl_kvfile_read(const sl_kvfile *file, void *buf, size_t bytes, uint64_t off, sl_err *err) SL_CHECK;
+/* After a read through a queue: in buffered mode the page cache forgets the bytes. */
+void sl_kvfile_forget(const sl_kvfile *file, size_t bytes, uint64_t off);
 
 /* Asks for disk space in one piece before the write at `off`; opens the file. A file system that cannot, or has none
  * left, is found out by that write. */

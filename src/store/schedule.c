@@ -1,4 +1,7 @@
-/* Which part comes next: pure arithmetic over what the stream knows, under its lock. */
+/* Which bytes come next: pure arithmetic over what the stream knows, under its lock. */
+#include <assert.h>
+#include <string.h>
+
 #include "store/stream_impl.h"
 
 static void fill_item(const sl_stream *stream, sl_pos pos, uint64_t groups, sl_ring_item *item)
@@ -6,6 +9,7 @@ static void fill_item(const sl_stream *stream, sl_pos pos, uint64_t groups, sl_r
     const sl_stream_layer *layer = &stream->layers[pos.layer];
     uint64_t in_part = groups - pos.part * SL_PART_TILES;
     bool is_closed = in_part >= SL_PART_TILES;
+    memset(item, 0, sizeof *item);
     item->pos = pos;
     item->n_groups = is_closed ? (uint32_t)SL_PART_TILES : (uint32_t)in_part;
     item->off = pos.part / SL_SEGMENT_PARTS * stream->segment_bytes + layer->block_off +
@@ -16,10 +20,15 @@ static void fill_item(const sl_stream *stream, sl_pos pos, uint64_t groups, sl_r
     item->checksum = is_closed
                          ? stream->options.parts->checksums[sl_parts_at(stream->options.parts, pos.layer, pos.part)]
                          : layer->open_checksum;
-    item->dropped = false;
 }
 
-bool sl_schedule_find(const sl_stream *stream, sl_pos *cursor, sl_ring_item *item)
+/* Moves the cursor to the next part that must be read; false when none may be read now. Fills in all but its room.
+ *
+ * In the announced pass, parts of layers that have grown since the current one began are what they will be. Those of
+ * the others may still be joined by new ones. Where growing is under way, or was seen inside the last pass and so is
+ * expected in this one, the schedule waits for it at a layer's open part; else (drafts are verified: a token or some
+ * dozens a pass, a new tile group once in 64) it goes on, and growth takes back what it must. */
+static bool find_next(const sl_stream *stream, sl_pos *cursor, sl_ring_item *item)
 {
     const sl_parts *parts = stream->options.parts;
     for (;;) {
@@ -29,7 +38,7 @@ bool sl_schedule_find(const sl_stream *stream, sl_pos *cursor, sl_ring_item *ite
             return false;
         const sl_stream_layer *layer = &stream->layers[cursor->layer];
         uint64_t groups = is_current ? layer->walk_groups : layer->n_groups;
-        bool is_settled = is_current || layer->has_grown;
+        bool is_settled = is_current || layer->has_grown || !stream->is_growing;
         uint64_t end = is_settled ? sl_parts_of_groups(groups) : groups / SL_PART_TILES;
         if (cursor->part < end) {
             if (parts->places[sl_parts_at(parts, cursor->layer, cursor->part)] != SL_PLACE_RESIDENT) {
@@ -47,5 +56,88 @@ bool sl_schedule_find(const sl_stream *stream, sl_pos *cursor, sl_ring_item *ite
             cursor->layer = 0;
             cursor->pass++;
         }
+    }
+}
+
+/* The item at i goes on where the run ends, or starts one. */
+static void join_run(sl_stream *stream, int32_t i)
+{
+    sl_ring_item *item = &stream->ring.items[i];
+    sl_stream_run *run = &stream->run;
+    if (run->bytes == 0)
+        *run = (sl_stream_run){.item = i, .data = item->data, .off = item->off};
+    else
+        stream->ring.items[run->last].run_next = i;
+    run->last = i;
+    run->bytes += item->flash_bytes;
+    /* Behind a waiting piece the file goes on elsewhere than the ring. */
+    run->is_closed = item->bytes != item->flash_bytes;
+    item->unasked_bytes = item->flash_bytes;
+}
+
+/* The piece is copied here, under the lock: the layer may grow while the rest is read. */
+static void fill_piece(const sl_stream *stream, const sl_ring_item *item)
+{
+    const sl_stream_layer *layer = &stream->layers[item->pos.layer];
+    size_t piece_bytes = (size_t)(item->n_groups * layer->group_bytes) - item->flash_bytes;
+    assert(piece_bytes == 0 || piece_bytes == layer->piece_bytes);
+    memcpy(item->data + item->flash_bytes, layer->piece, piece_bytes);
+}
+
+sl_schedule_end sl_schedule_plan(sl_stream *stream)
+{
+    sl_stream_run *run = &stream->run;
+    sl_ring *ring = &stream->ring;
+    while (run->bytes < 2 * stream->read_bytes) {
+        sl_ring_item item;
+        if (stream->has_failed || !find_next(stream, &stream->cursor, &item))
+            return SL_SCHEDULE_END_PARTS;
+        bool follows = run->bytes > 0 && !run->is_closed && item.off == run->off + run->bytes &&
+                       sl_ring_can_follow(ring, run->last, item.bytes);
+        if (run->bytes > 0 && !follows)
+            return SL_SCHEDULE_END_BREAK;
+        int32_t i = sl_ring_place(ring, &item, follows ? run->last : SL_RING_NONE);
+        if (i == SL_RING_NONE)
+            return SL_SCHEDULE_END_ROOM;
+        fill_piece(stream, &ring->items[i]);
+        stream->cursor.part++;
+        if (stream->is_rehearsing || item.flash_bytes == 0)
+            sl_ring_set_whole(ring, i);
+        else
+            join_run(stream, i);
+    }
+    return SL_SCHEDULE_END_ENOUGH;
+}
+
+/* A run that has ended is cut evenly: a small rest would cost the device as much as a whole read. One that only waits
+ * for room is asked for in part while enough is in flight, not in crumbs. */
+size_t sl_schedule_next_bytes(const sl_stream *stream, sl_schedule_end end)
+{
+    size_t bytes = stream->run.bytes, most = stream->read_bytes;
+    if (bytes >= 2 * most)
+        return most;
+    if (end == SL_SCHEDULE_END_ROOM && bytes >= most)
+        return most;
+    if (bytes == 0 || (end == SL_SCHEDULE_END_ROOM && stream->flying_bytes > 0))
+        return 0;
+    return bytes <= most ? bytes : (bytes / 2 + SL_SECTOR_BYTES - 1) / SL_SECTOR_BYTES * SL_SECTOR_BYTES;
+}
+
+void sl_schedule_cut(sl_stream *stream, size_t bytes, sl_stream_read *read)
+{
+    sl_stream_run *run = &stream->run;
+    *read = (sl_stream_read){.item = run->item, .data = run->data, .bytes = bytes, .off = run->off};
+    run->data += bytes;
+    run->off += bytes;
+    run->bytes -= bytes;
+    stream->flying_bytes += bytes;
+    for (size_t left = bytes; left > 0;) {
+        sl_ring_item *item = &stream->ring.items[run->item];
+        size_t n = left < item->unasked_bytes ? left : item->unasked_bytes;
+        item->unasked_bytes -= n;
+        item->flying_bytes += n;
+        left -= n;
+        if (item->unasked_bytes == 0)
+            run->item = item->run_next;
     }
 }

@@ -8,13 +8,17 @@
 #include "platform/os.h"
 #include "store/stream_impl.h"
 
-enum { STACK_BYTES = 256 * 1024 }; /* of the reader thread */
+enum {
+    STACK_BYTES = 256 * 1024,     /* of the reader thread */
+    LEAST_READ_BYTES = 64 * 1024, /* what a small ring or a low rate makes of the wanted size, unless less was wanted */
+};
 
 uint64_t sl_stream_table_bytes(const sl_geom *geom)
 {
     enum { HEAP_HEADS = 2 * 32 };
     uint64_t pieces = ((uint64_t)geom->n_layers * SL_SECTOR_BYTES + SL_MEM_ALIGN - 1) / SL_MEM_ALIGN * SL_MEM_ALIGN;
-    return sizeof(sl_stream) + geom->n_layers * sizeof(sl_stream_layer) + pieces + STACK_BYTES + HEAP_HEADS;
+    return sizeof(sl_stream) + geom->n_layers * sizeof(sl_stream_layer) + pieces + STACK_BYTES + HEAP_HEADS +
+           sl_ring_table_bytes() + sl_queue_bytes(SL_STREAM_DEPTH);
 }
 
 static sl_status start_thread(sl_stream *stream, sl_err *err)
@@ -40,16 +44,49 @@ static sl_status start_thread(sl_stream *stream, sl_err *err)
     return SL_OK;
 }
 
+static size_t at_least(size_t bytes, size_t least)
+{
+    return bytes > least ? bytes : least;
+}
+
+static size_t at_most(size_t bytes, size_t most)
+{
+    return bytes < most ? bytes : most;
+}
+
+/* Sizes in force. A small ring shall hold some reads; a low rate shall not come in bursts longer than what it is
+ * averaged over. */
+static void choose_sizes(sl_stream *stream, size_t ring_bytes)
+{
+    const sl_stream_options *options = &stream->options;
+    uint64_t of_rate = options->read_rate > 0 ? options->read_rate / 20 : UINT64_MAX;
+    size_t most = at_least(ring_bytes / 8, LEAST_READ_BYTES);
+    if (of_rate < most)
+        most = at_least((size_t)of_rate, LEAST_READ_BYTES);
+    stream->read_bytes = at_most(options->read_bytes, most) / SL_SECTOR_BYTES * SL_SECTOR_BYTES;
+    size_t in_flight = at_most(at_most(options->in_flight_bytes, ring_bytes), SL_STREAM_DEPTH * stream->read_bytes);
+    stream->in_flight_bytes = at_least(in_flight, stream->read_bytes);
+}
+
 static sl_status init_ring(sl_stream *stream, sl_err *err)
 {
     const sl_stream_options *options = &stream->options;
-    size_t least = SIZE_MAX;
-    for (uint32_t i = 0; i < options->geom->n_layers; i++) {
-        size_t bytes = sl_geom_part_bytes(options->geom, i);
-        least = bytes < least ? bytes : least;
-    }
-    sl_status status = sl_ring_init(&stream->ring, options->n_slots, options->slot_bytes, least, options->budget, err);
-    return status == SL_OK ? start_thread(stream, err) : status;
+    size_t ring_bytes = options->n_slots * options->slot_bytes;
+    choose_sizes(stream, ring_bytes);
+    /* All but one slot's number of parts may be held wherever they lie, and another must find room between them. In a
+     * ring that is too small for that, each part stays in one slot. */
+    bool is_roomy = ring_bytes / (2 * options->n_slots - 1) >= sl_geom_max_part_bytes(options->geom);
+    size_t fence_bytes = is_roomy ? ring_bytes : options->slot_bytes;
+    for (uint32_t i = 0; i < SL_STREAM_DEPTH; i++)
+        stream->free_reads[stream->n_free_reads++] = i;
+    sl_status status = sl_ring_init(&stream->ring, ring_bytes, fence_bytes, options->budget, err);
+    if (status == SL_OK)
+        status = sl_budget_take(options->budget, sl_queue_bytes(SL_STREAM_DEPTH), "queue of reads", err);
+    if (status != SL_OK)
+        return status;
+    sl_budget_init(&stream->queue_budget, sl_queue_bytes(SL_STREAM_DEPTH));
+    stream->has_queue_budget = true;
+    return start_thread(stream, err);
 }
 
 static sl_status init_layers(sl_stream *stream, sl_err *err)
@@ -82,6 +119,8 @@ sl_status sl_stream_create(const sl_stream_options *options, sl_stream **out, sl
         return status;
     stream->options = *options;
     stream->cursor = (sl_pos){1, 0, 0};
+    stream->engine = "none";
+    stream->grew_inside = true; /* nothing is known: as for windows */
     pthread_mutex_init(&stream->lock, NULL);
     pthread_cond_init(&stream->wake_reader, NULL);
     pthread_cond_init(&stream->wake_caller, NULL);
@@ -96,6 +135,18 @@ sl_status sl_stream_create(const sl_stream_options *options, sl_stream **out, sl
     return SL_OK;
 }
 
+/* After a change that may give the reader something to do. Under the lock: a reader that works looks again. */
+static void wake_reader(sl_stream *stream)
+{
+    if (stream->reader == SL_READER_STATE_SLEEPING)
+        pthread_cond_signal(&stream->wake_reader);
+    else if (stream->reader == SL_READER_STATE_STARVING)
+        sl_queue_wake(stream->queue);
+    else
+        return;
+    stream->reader = SL_READER_STATE_WORKING;
+}
+
 void sl_stream_destroy(sl_stream *stream)
 {
     if (!stream)
@@ -104,10 +155,17 @@ void sl_stream_destroy(sl_stream *stream)
     if (stream->has_thread) {
         pthread_mutex_lock(&stream->lock);
         stream->stopping = true;
-        pthread_cond_signal(&stream->wake_reader);
+        if (stream->reader == SL_READER_STATE_WAITING)
+            stream->reader = SL_READER_STATE_STARVING;
+        wake_reader(stream);
         pthread_mutex_unlock(&stream->lock);
         pthread_join(stream->thread, NULL);
         sl_budget_give(budget, STACK_BYTES);
+    }
+    sl_queue_destroy(stream->queue);
+    if (stream->has_queue_budget) {
+        sl_budget_deinit(&stream->queue_budget);
+        sl_budget_give(budget, sl_queue_bytes(SL_STREAM_DEPTH));
     }
     if (stream->ring.budget)
         sl_ring_deinit(&stream->ring);
@@ -119,16 +177,17 @@ void sl_stream_destroy(sl_stream *stream)
     sl_mem_free(budget, stream);
 }
 
-/* Takes back everything the reader has at or behind `pos`. */
-static void rewind_to(sl_stream *stream, sl_pos pos)
+void sl_stream_rewind(sl_stream *stream, sl_pos pos)
 {
+    sl_ring *ring = &stream->ring;
     if (!sl_pos_is_before(pos, stream->cursor))
         return;
-    if (stream->options.has_ring)
-        sl_ring_drop_from(&stream->ring, pos);
-    for (size_t i = 0; i < stream->n_batch; i++)
-        if (!sl_pos_is_before(stream->batch[i].pos, pos))
-            stream->batch[i].dropped = true;
+    for (int32_t i; (i = sl_ring_last(ring)) != SL_RING_NONE && !sl_pos_is_before(ring->items[i].pos, pos);) {
+        stream->run.bytes -= ring->items[i].unasked_bytes;
+        sl_ring_drop_last(ring);
+    }
+    /* Its last item may be gone, or may be followed by another one later. */
+    stream->run.is_closed = true;
     stream->cursor = pos;
     stream->has_failed = false;
 }
@@ -147,9 +206,11 @@ sl_status sl_stream_begin(sl_stream *stream, bool will_follow, sl_err *err)
         stream->layers[i].walk_groups = stream->layers[i].n_groups;
         stream->layers[i].has_grown = false;
     }
+    stream->is_growing = stream->grew_inside;
+    stream->grew_inside = false;
     if (stream->cursor.pass < stream->pass)
         stream->cursor = (sl_pos){stream->pass, 0, 0};
-    pthread_cond_signal(&stream->wake_reader);
+    wake_reader(stream);
     pthread_mutex_unlock(&stream->lock);
     return SL_OK;
 }
@@ -170,14 +231,14 @@ sl_status sl_stream_end(sl_stream *stream, sl_err *err)
         is_whole = is_whole && !has_parts_left(stream, i);
     if (!is_whole) {
         /* Given up half way: what was read ahead cannot be handed over in order any more. */
-        rewind_to(stream, (sl_pos){0, 0, 0});
+        sl_stream_rewind(stream, (sl_pos){0, 0, 0});
         stream->cursor = (sl_pos){stream->pass + 1, 0, 0};
     } else if (stream->cursor.pass == stream->pass) {
         stream->cursor = (sl_pos){stream->pass + 1, 0, 0};
     }
     stream->is_active = false;
     stream->n_passes++;
-    pthread_cond_signal(&stream->wake_reader);
+    wake_reader(stream);
     pthread_mutex_unlock(&stream->lock);
     return SL_OK;
 }
@@ -191,43 +252,52 @@ static void hand_resident(sl_stream *stream, sl_pos pos, sl_kv_part *part)
     part->slot = -1;
 }
 
-static void hand_read(sl_stream *stream, sl_kv_part *part)
+static void hand_read(sl_stream *stream, int32_t i, sl_kv_part *part)
 {
-    sl_ring_item item = sl_ring_pop(&stream->ring);
-    part->tiles = item.data;
-    part->n_groups = item.n_groups;
-    part->slot = item.slot;
-    stream->bytes_visited += item.flash_bytes;
-    pthread_cond_signal(&stream->wake_reader);
+    const sl_ring_item *item = &stream->ring.items[i];
+    part->tiles = item->data;
+    part->n_groups = item->n_groups;
+    part->slot = i;
+    stream->bytes_visited += item->flash_bytes;
+    sl_ring_pop(&stream->ring);
+}
+
+static void count_wait(sl_stream *stream, sl_pos pos, double start_s)
+{
+    double now = sl_os_seconds();
+    stream->wait_s += now - start_s;
+    sl_trace_span(stream->options.trace, SL_TRACE_LANE_WAIT, "wait", start_s, now,
+                  (sl_trace_about){pos.layer, (int64_t)pos.part, -1, -1});
 }
 
 /* Waits for the part at `pos`. Under the lock. */
 static sl_status await(sl_stream *stream, sl_pos pos, sl_kv_part *part, sl_err *err)
 {
     const sl_parts *parts = stream->options.parts;
-    double start = 0;
+    double start_s = 0;
     sl_status status = SL_OK;
     for (;;) {
-        const sl_ring_item *head = sl_ring_head(&stream->ring);
+        int32_t first = sl_ring_first(&stream->ring);
         /* In the ring first: a part that moved to memory when it was read is there too. */
-        if (head && sl_pos_is_same(head->pos, pos)) {
-            hand_read(stream, part);
-            break;
-        }
-        if (parts->places[sl_parts_at(parts, pos.layer, pos.part)] == SL_PLACE_RESIDENT) {
+        if (first != SL_RING_NONE && sl_pos_is_same(stream->ring.items[first].pos, pos)) {
+            if (stream->ring.items[first].state == SL_RING_STATE_READY) {
+                hand_read(stream, first, part);
+                break;
+            }
+        } else if (parts->places[sl_parts_at(parts, pos.layer, pos.part)] == SL_PLACE_RESIDENT) {
             hand_resident(stream, pos, part);
             break;
-        }
-        assert(!head);
-        if (stream->has_failed && !sl_pos_is_before(pos, stream->cursor)) {
+        } else if (stream->has_failed && !sl_pos_is_before(pos, stream->cursor)) {
             status = sl_err_set(err, stream->failure.status, "%s", stream->failure.text);
             break;
         }
-        start = start > 0 ? start : sl_os_seconds();
+        start_s = start_s > 0 ? start_s : sl_os_seconds();
+        /* What was taken from the queue since the reader looked can be passed by now. */
+        wake_reader(stream);
         pthread_cond_wait(&stream->wake_caller, &stream->lock);
     }
-    if (start > 0)
-        stream->wait_s += sl_os_seconds() - start;
+    if (start_s > 0)
+        count_wait(stream, pos, start_s);
     return status;
 }
 
@@ -263,13 +333,17 @@ void sl_stream_release(sl_stream *stream, const sl_kv_part *part)
 {
     if (part->slot < 0)
         return;
-#ifndef NDEBUG
-    uint8_t *slot = stream->ring.memory + (size_t)part->slot * stream->ring.slot_bytes;
-    memset(slot + (part->tiles - slot), 0xa5, (size_t)(part->n_groups * stream->layers[part->layer].group_bytes));
-#endif
     pthread_mutex_lock(&stream->lock);
+    sl_ring_item *item = &stream->ring.items[part->slot];
+#ifndef NDEBUG
+    /* A rehearsal goes on with what is there. */
+    if (!stream->is_rehearsing)
+        memset(item->data, 0xa5, item->bytes);
+#endif
+    assert(item->data == part->tiles);
+    (void)item;
     sl_ring_release(&stream->ring, part->slot);
-    pthread_cond_signal(&stream->wake_reader);
+    wake_reader(stream);
     pthread_mutex_unlock(&stream->lock);
 }
 
@@ -279,10 +353,14 @@ sl_status sl_stream_grow_begin(sl_stream *stream, uint32_t layer, bool has_new_g
     pthread_mutex_lock(&stream->lock);
     if (stream->is_active && has_parts_left(stream, layer)) {
         status = sl_err_set(err, SL_USAGE, "layer %" PRIu32 " grows before its parts have been walked", layer);
-    } else if (has_new_groups) {
+    } else {
+        stream->grew_inside = stream->grew_inside || stream->is_active;
+        stream->is_growing = stream->is_growing || stream->is_active || has_new_groups;
+    }
+    if (status == SL_OK && has_new_groups) {
         sl_stream_layer *grown = &stream->layers[layer];
         grown->has_grown = false;
-        rewind_to(stream, (sl_pos){stream->pass + 1, layer, grown->n_groups / SL_PART_TILES});
+        sl_stream_rewind(stream, (sl_pos){stream->pass + 1, layer, grown->n_groups / SL_PART_TILES});
     }
     pthread_mutex_unlock(&stream->lock);
     return status;
@@ -298,7 +376,7 @@ void sl_stream_grow_end(sl_stream *stream, uint32_t layer, const sl_growth *grow
     memcpy(grown->piece, growth->piece, growth->piece_bytes);
     grown->has_grown = true;
     stream->bytes_resident += growth->resident_bytes;
-    pthread_cond_signal(&stream->wake_reader);
+    wake_reader(stream);
     pthread_mutex_unlock(&stream->lock);
 }
 
@@ -321,6 +399,22 @@ sl_status sl_stream_raise(sl_stream *stream, uint64_t resident_bytes, sl_err *er
     return status;
 }
 
+sl_status sl_stream_rehearse(sl_stream *stream, bool on, sl_err *err)
+{
+    if (stream->is_active)
+        return sl_err_set(err, SL_USAGE, "a rehearsal %s inside pass %" PRIu64, on ? "begins" : "ends", stream->pass);
+    pthread_mutex_lock(&stream->lock);
+    if (stream->is_rehearsing != on) {
+        /* What was read ahead is of the other kind. */
+        sl_stream_rewind(stream, (sl_pos){0, 0, 0});
+        stream->cursor = (sl_pos){stream->pass + 1, 0, 0};
+        stream->is_rehearsing = on;
+        wake_reader(stream);
+    }
+    pthread_mutex_unlock(&stream->lock);
+    return SL_OK;
+}
+
 void sl_stream_get_stats(const sl_stream *stream, sl_kv_stats *out)
 {
     pthread_mutex_t *lock = (pthread_mutex_t *)&stream->lock;
@@ -331,5 +425,8 @@ void sl_stream_get_stats(const sl_stream *stream, sl_kv_stats *out)
     out->n_passes = stream->n_passes;
     out->wait_s = stream->wait_s;
     out->read_s = stream->read_s;
+    out->io_engine = stream->engine;
+    out->read_bytes = stream->read_bytes;
+    out->in_flight_bytes = stream->in_flight_bytes;
     pthread_mutex_unlock(lock);
 }

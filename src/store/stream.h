@@ -4,11 +4,12 @@
  * is not the one written; to read what can still change.
  *
  *   caller:  begin -> next/release ... -> end                       (grow: inside a pass or between two)
- *   reader:  wait -> plan (room in the ring) -> read -> verify -> hand over -> wait ...
+ *   reader:  plan (room in the ring) -> many reads in flight -> verify, in any order -> hand over, in order -> ...
  *
  * The reader's cursor is a position of the walk: the current pass, or the next one when that was announced. Of the next
- * pass it takes closed parts at any time, a layer's open part and what follows only after the layer has grown in this
- * pass; a layer that grows once more takes back what was read ahead beyond its closed parts.
+ * pass it takes closed parts at any time; a layer's open part and what follows after the layer has grown in this pass,
+ * or at once where nothing is growing (schedule.c). A layer that grows takes back what was read ahead beyond its closed
+ * parts. What is taken back while it is being read keeps its room until the read has ended.
  *
  * Thread rule: one thread drives; release from any. */
 #ifndef SL_STREAM_H
@@ -24,8 +25,13 @@ typedef struct sl_stream_options {
     const sl_geom *geom; /* borrowed, like the next two */
     sl_parts *parts;
     const sl_kvfile *file;
-    size_t n_slots, slot_bytes, read_bytes;
+    size_t n_slots, slot_bytes; /* the ring in all; one part less than slots may be held while another is asked for */
+    size_t read_bytes, in_flight_bytes;
+    uint64_t read_rate; /* 0: all */
+    sl_io_engine io_engine;
     bool has_ring; /* false: every part is resident, no ring and no thread */
+    sl_trace *trace;
+    sl_log log;
     sl_budget *budget;
 } sl_stream_options;
 
@@ -60,6 +66,9 @@ const uint8_t *sl_stream_piece(const sl_stream *stream, uint32_t layer, size_t *
 
 /* sl_parts_raise under the lock. */
 sl_status sl_stream_raise(sl_stream *stream, uint64_t resident_bytes, sl_err *err) SL_CHECK;
+
+/* sl_kv_set_rehearsal */
+sl_status sl_stream_rehearse(sl_stream *stream, bool on, sl_err *err) SL_CHECK;
 
 /* Fills in what the stream counts. */
 void sl_stream_get_stats(const sl_stream *stream, sl_kv_stats *out);

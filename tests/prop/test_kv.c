@@ -113,7 +113,8 @@ static uint64_t random_step(kv_model *model)
     return steps[kv_model_random(model, sizeof steps / sizeof *steps)];
 }
 
-/* Only announced passes, each walked to its end: every byte read is walked. */
+/* Only announced passes, each walked to its end: every byte read is walked, but for what a growth takes back: of
+ * layers that grow between passes, after a pass without growth, one ring at most. */
 static void run_steady(uint64_t seed)
 {
     setup s;
@@ -129,10 +130,12 @@ static void run_steady(uint64_t seed)
     s.options.force_buffered = kv_model_random(model, 8) == 0;
     model->n_held = 1 + (uint32_t)kv_model_random(model, s.options.n_slots);
     create(&s);
-    uint64_t visited = 0;
+    uint64_t visited = 0, ring = s.options.n_slots * (s.options.slot_bytes + sl_geom_max_part_bytes(&geom)), lost = 0;
+    bool always_inside = kv_model_random(model, 3) == 0;
     while (model->tokens[0] < model->max_tokens) {
         visited += kv_model_flash_bytes(model);
-        bool is_burst = kv_model_random(model, 2) == 0;
+        bool is_burst = !always_inside && kv_model_random(model, 2) == 0;
+        lost += always_inside ? 0 : ring;
         pass(&s, is_burst ? 0 : random_step(model), true);
         if (is_burst)
             append_all(&s, 1 + kv_model_random(model, 300));
@@ -141,7 +144,7 @@ static void run_steady(uint64_t seed)
     pass(&s, 0, false);
     sl_kv_stats stats;
     sl_kv_get_stats(s.kv, &stats);
-    assert_int_equal(stats.bytes_read, stats.bytes_visited);
+    assert_in_range(stats.bytes_read, stats.bytes_visited, stats.bytes_visited + lost);
     if (s.options.resident_bytes == 0) {
         assert_int_equal(stats.bytes_visited, visited);
         assert_in_range(stats.bytes_written, kv_model_flash_bytes(model), kv_model_full_bytes(model) + SL_SECTOR_BYTES);
