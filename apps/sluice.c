@@ -16,6 +16,7 @@ static const struct {
     {"plan", "what a context of some length will take, before it is made", cmd_plan},
     {"tokenize", "token ids of a text", cmd_tokenize},
     {"inspect", "what a model file holds", cmd_inspect},
+    {"bench", "measure this machine's flash, bursts and prefills", cmd_bench},
 };
 
 enum { N_COMMANDS = sizeof commands / sizeof commands[0] };

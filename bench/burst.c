@@ -92,7 +92,8 @@ static sl_status measure(bench_cache *cache, size_t rows, sl_bench_row *row, uin
         take_rounds(cache, r, n, row);
         *hash = r->hash;
         const bench_work work = {row->bytes_read, row->bytes_written, row->kv_bytes,
-                                 (double)cache->tokens * m->geom.n_layers, rows};
+                                 (double)cache->tokens * m->geom.n_layers, rows,
+                                 row->read_s.least > 0 ? (double)row->bytes_read / row->read_s.least : 0};
         status = bench_row_floors(m, &work, row, err);
     }
     sl_mem_free(&m->budget, r);

@@ -202,7 +202,7 @@ static sl_status run_pass(bench_cache *cache, size_t rows, bench_pass *pass, sl_
     if (status == SL_OK)
         status = sl_kv_pass_end(cache->kv, err);
     bench_pass_end(cache->kv, pass);
-    sl_trace_span(cache->m->trace, SL_TRACE_LANE_PASS, rows > 0 ? "pass" : "reads alone", start_s,
+    sl_trace_span(cache->m->trace, SL_TRACE_LANE_PASS, cache->phase ? cache->phase : "pass", start_s,
                   sl_trace_now(cache->m->trace), (sl_trace_about){-1, -1, (int64_t)pass->bytes_read, -1});
     return status;
 }

@@ -16,7 +16,7 @@ typedef struct bench_cache {
     uint8_t *own;       /* the rows' tile groups, the same for every layer */
     size_t own_bytes;
     uint64_t n_parts, done_parts; /* of a pass: for the progress line */
-    const char *phase;
+    const char *phase; /* a literal: progress and trace name passes by it */
 } bench_cache;
 
 /* Plans, then makes the cache with nothing in it. max_rows 0: no attention. resident: as the options'. In place. */

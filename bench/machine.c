@@ -156,8 +156,9 @@ uint64_t bench_choose_ring(const bench_machine *m, uint64_t room, uint64_t kv_by
     uint64_t least = N_SLOTS * (uint64_t)sl_geom_max_part_bytes(&m->geom);
     if (m->options.ring_bytes)
         return max_u64(m->options.ring_bytes, least);
-    uint64_t ring = min_u64(max_u64(room / RING_SHARE, 2 * m->profile.in_flight_bytes), room / 2);
-    ring = min_u64(ring, N_SLOTS * (uint64_t)MAX_SLOT_BYTES);
+    /* What flies, and beside it what is being computed on. */
+    uint64_t flying = m->profile.in_flight_bytes, wanted = flying + max_u64(flying / 2, least);
+    uint64_t ring = max_u64(min_u64(room / RING_SHARE, N_SLOTS * (uint64_t)MAX_SLOT_BYTES), min_u64(room / 2, wanted));
     return max_u64(min_u64(ring, kv_bytes), least);
 }
 
@@ -223,6 +224,8 @@ sl_status bench_row_floors(bench_machine *m, const bench_work *work, sl_bench_ro
     if (status != SL_OK)
         return status;
     double read_rate = m->profile.read_rate, limit = (double)m->options.read_rate;
+    if (work->best_read_rate > read_rate)
+        read_rate = work->best_read_rate;
     if (limit > 0 && limit < read_rate)
         read_rate = limit;
     if (work->bytes_read > 0 && read_rate > 0)

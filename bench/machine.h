@@ -45,11 +45,12 @@ uint64_t bench_kv_bytes(const bench_machine *m, uint64_t tokens);
 /* What is known before anything is measured. */
 void bench_row_init(const bench_machine *m, const char *mode, uint64_t tokens, size_t rows, sl_bench_row *row);
 /* Floors from this machine's rates: bytes read, written and walked, and key visits of all layers: stored tokens of one
- * layer, once for all the rows. in_disk: the context lies on it. */
+ * layer, once for all the rows. */
 typedef struct bench_work {
     uint64_t bytes_read, bytes_written, bytes_walked;
     double keys;
     size_t rows; /* computed together */
+    double best_read_rate; /* that this run saw: the disk's remembered rate may be of a busier hour; 0: none */
 } bench_work;
 sl_status bench_row_floors(bench_machine *m, const bench_work *work, sl_bench_row *row, sl_err *err) SL_CHECK;
 

@@ -107,6 +107,7 @@ static void fold_chunk(void *arg, size_t item, size_t worker)
     };
     for (uint32_t g = 0; g < p->n_groups; g++) {
         args.tile = p->tiles + (g * shape->n_kv_heads + head) * tile_bytes;
+        args.next = g + 1 < p->n_groups ? args.tile + shape->n_kv_heads * tile_bytes : NULL;
         sl_kernels_attn_tile(&p->m->kernels, p->m->geom.type)(&args);
     }
     if ((p->first_token + p->n_groups * (uint64_t)SL_TILE) % SL_SEGMENT_TOKENS == 0)

@@ -291,7 +291,7 @@ static sl_status work(prefill *p, sl_bench_row *row, sl_err *err)
     double keys = key_visits(p);
     const bench_work floors = {row->bytes_read, row->bytes_written,
                                (uint64_t)(keys * (double)sl_geom_token_bytes(&m->geom) / m->geom.n_layers), keys,
-                               p->window};
+                               p->window, 0};
     sl_mem_unmap(&m->budget, p->own, p->own_bytes); /* room for the rates' own data */
     p->own = NULL;
     return bench_row_floors(m, &floors, row, err);

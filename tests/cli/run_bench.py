@@ -1,0 +1,281 @@
+#!/usr/bin/env python3
+"""sluice bench on sizes that run in seconds: columns, sums that must hold, pictures, traces, endings.
+
+  tests/cli/run_bench.py BUILD
+
+Says nothing about speed. Prints PASS, FAIL or SKIP for each case.
+"""
+import csv
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+KEYS = ["context_tokens", "mode", "kv_type", "rows", "end_to_end_s", "compute_s", "read_s", "wait_s", "floor_s",
+        "read_gb_per_s", "verified_rows_per_s", "peak_rss_bytes", "io_mode"]
+SMALL = ["--layers", "2", "--heads", "4", "--kv-heads", "2", "--head-dim", "32", "--repeat", "1"]
+failed = 0
+program = ""
+folder = ""
+
+
+def report(name, problems):
+    global failed
+    failed += bool(problems)
+    print(f"{'FAIL' if problems else 'PASS'} bench: {name}" + "".join(f"\n    {p}" for p in problems), flush=True)
+
+
+def bench(*words, timeout=120, environment=None):
+    """Runs it with a cache of notes of its own: what is remembered of disks stays the user's."""
+    argv = [program, "bench", *words, *(["--kv-dir", folder] if words[0] in ("flash", "burst", "prefill") else [])]
+    return subprocess.run(argv, capture_output=True, text=True, timeout=timeout, env=environment or surroundings())
+
+
+def surroundings():
+    return dict(os.environ, XDG_CACHE_HOME=str(Path(folder).parent / "notes"))
+
+
+def rows_of(done):
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def kv_bytes(layers, kv_heads, head_dim, tokens, kv):
+    return 2 * layers * kv_heads * tokens * (head_dim * 2 if kv == "f16" else head_dim // 32 * 34)
+
+
+def wrong(done, code=0):
+    return [] if done.returncode == code else [f"exit code {done.returncode}: {done.stderr[-400:]}"]
+
+
+def check_row(row, problems):
+    problems += [f"no {key}" for key in KEYS if key not in row]
+    for key in ("end_to_end_s", "compute_s", "read_s", "floor_s", "verified_rows_per_s", "peak_rss_bytes"):
+        if not row.get(key, 0) > 0:
+            problems.append(f"{key} is {row.get(key)}")
+
+
+def burst_rows():
+    for kv in ("q8_0", "f16"):
+        done = bench("burst", *SMALL, "--tokens", "8K", "--rows", "4", "--kv", kv, "--resident", "0", "--json")
+        problems = wrong(done)
+        rows = [] if problems else rows_of(done)
+        if not problems and len(rows) != 1:
+            problems.append(f"{len(rows)} rows for one")
+        for row in rows:
+            check_row(row, problems)
+            want = kv_bytes(2, 2, 32, 8192, kv)
+            for key in ("kv_bytes", "bytes_read"):
+                if row[key] != want:
+                    problems.append(f"{key} is {row[key]}, by the formula {want}")
+            if (row["context_tokens"], row["mode"], row["kv_type"], row["rows"]) != (8192, "mode-b", kv, 4):
+                problems.append(f"another row: {row}")
+            if row["io_mode"] not in ("direct", "buffered") or row["resident_bytes"] != 0:
+                problems.append(f"mode {row['io_mode']}, resident {row['resident_bytes']}")
+            if row["published_end_to_end_s"] is not None:
+                problems.append("a published figure of another shape")
+        report(f"a burst, {kv}", problems)
+
+
+def resident():
+    done = bench("burst", *SMALL, "--tokens", "8K", "--rows", "1", "--json")
+    problems = wrong(done)
+    for row in [] if problems else rows_of(done):
+        if row["bytes_read"] != 0 or row["resident_bytes"] != row["kv_bytes"] or row["io_mode"] != "memory":
+            problems.append(f"read {row['bytes_read']}, resident {row['resident_bytes']} of {row['kv_bytes']}")
+        if row["mode"] != "naive":
+            problems.append(f"one row is {row['mode']}")
+    report("a budget that holds everything reads nothing", problems)
+
+
+def prefill():
+    done = bench("prefill", *SMALL, "--tokens", "8K", "--window", "1024", "--resident", "0", "--json")
+    problems = wrong(done)
+    for row in [] if problems else rows_of(done):
+        check_row(row, problems)
+        all_bytes = kv_bytes(2, 2, 32, 8192, "q8_0")
+        walked = sum(range(8)) * all_bytes // 8
+        if row["bytes_read"] != walked:
+            problems.append(f"read {row['bytes_read']}, the windows walk {walked}")
+        if not all_bytes <= row["bytes_written"] <= 1.05 * all_bytes:
+            problems.append(f"wrote {row['bytes_written']} for {all_bytes}")
+        if row["window_tokens"] != 1024 or row["rows"] != 8192 or row["mode"] != "mode-a":
+            problems.append(f"another row: {row}")
+        if not row["prompt_tokens_per_s"] > 0:
+            problems.append("no prompt tokens a second")
+    report("a prefill", problems)
+
+
+def csv_columns():
+    several = ["--tokens", "4K", "--tokens", "8K", "--rows", "1", "--rows", "4"]
+    as_csv, as_json = (bench("burst", *SMALL, *several, "--resident", "0", form) for form in ("--csv", "--json"))
+    problems = wrong(as_csv) + wrong(as_json)
+    if not problems:
+        table = list(csv.DictReader(io.StringIO(as_csv.stdout)))
+        rows = rows_of(as_json)
+        if list(table[0]) != list(rows[0]):
+            problems.append("other columns than JSON's")
+        found = [(int(r["context_tokens"]), int(r["rows"])) for r in table]
+        if found != [(r["context_tokens"], r["rows"]) for r in rows] or found != [(4096, 1), (4096, 4), (8192, 1),
+                                                                                   (8192, 4)]:
+            problems.append(f"rows {found}")
+    report("CSV and JSON, several contexts and row counts", problems)
+
+
+def sweep():
+    picture = Path(folder).parent / "sweep.svg"
+    done = bench("burst", *SMALL, "--tokens", "16K", "--rows", "2", "--ram-sweep", "4", "--json", "--svg", str(picture))
+    problems = wrong(done)
+    rows = [] if problems else rows_of(done)
+    if not problems:
+        read, budgets = [r["bytes_read"] for r in rows], [r["ram_bytes"] for r in rows]
+        if len(rows) != 4 or read != sorted(read, reverse=True) or read[0] != rows[0]["kv_bytes"] or read[-1] != 0:
+            problems.append(f"bytes read: {read}")
+        if budgets != sorted(set(budgets)):
+            problems.append(f"budgets: {budgets}")
+        root = ElementTree.parse(picture).getroot()
+        space = "{http://www.w3.org/2000/svg}"
+        if root.tag != f"{space}svg" or len(root.findall(f"{space}polyline")) != 1:
+            problems.append("the picture has no line")
+        if len([c for c in root.iter(f"{space}title")]) != 4:
+            problems.append("the picture has not four points")
+    report("a sweep of budgets and its picture", problems)
+
+
+def table():
+    done = bench("burst", "--table", "--tokens", "4K", "--repeat", "1", "--ram", "384M", "--json", timeout=280)
+    problems = wrong(done)
+    if not problems:
+        rows = {row["mode"]: row for row in rows_of(done)}
+        if sorted(rows) != ["in-memory", "mode-a", "mode-b"]:
+            problems.append(f"modes {sorted(rows)}")
+        for mode, row in rows.items():
+            if row["published_end_to_end_s"] is None:
+                problems.append(f"{mode}: no published figure beside")
+            if mode != "in-memory" and row["peak_rss_bytes"] > 384 << 20:
+                problems.append(f"{mode}: peak of {row['peak_rss_bytes']} bytes, 384 MiB allowed")
+    report("the published table's short rows", problems)
+
+
+def capped():
+    """A rate that the disk surely has: the reads alone then take as long as it says."""
+    done = bench("burst", *SMALL, "--tokens", "8K", "--rows", "1", "--resident", "0", "--read-rate", "4M", "--json")
+    problems = wrong(done)
+    for row in [] if problems else rows_of(done):
+        least = row["kv_bytes"] / (4 << 20)
+        if not 0.7 * least < row["read_s"]:
+            problems.append(f"{row['kv_bytes']} bytes at 4 MiB/s in {row['read_s']} s")
+        if row["compute_s"] > 0.7 * least:
+            problems.append(f"the kernels alone took {row['compute_s']} s: held back by the rate?")
+    report("a capped rate", problems)
+
+
+def mapped():
+    done = bench("burst", *SMALL, "--tokens", "4K", "--rows", "4", "--mmap", "--json")
+    problems = wrong(done)
+    for row in [] if problems else rows_of(done):
+        if row["mode"] != "mmap" or row["kv_bytes"] != kv_bytes(2, 2, 32, 4096, "q8_0") or not row["end_to_end_s"] > 0:
+            problems.append(f"another row: {row}")
+    report("the mapped rival", problems)
+
+
+def flash():
+    for form in ("--json", "--csv", ""):
+        done = bench("flash", "--file-size", "1M", "--repeat", "1", *([form] if form else []), timeout=280)
+        problems = wrong(done)
+        if not problems and form == "--json":
+            readers = json.loads(done.stdout)["readers"]
+            if [r["name"] for r in readers][::5] != ["sluice", "fio"] or not readers[0]["gb_per_s"] > 0:
+                problems.append(f"readers: {readers}")
+            if readers[-1]["gb_per_s"] is None and not readers[-1]["note"]:
+                problems.append("fio's row says neither a figure nor why")
+        elif not problems and form == "--csv":
+            if len(list(csv.DictReader(io.StringIO(done.stdout)))) != 6:
+                problems.append(done.stdout)
+        report(f"ways to read a file {form or 'table'}", problems)
+    done = bench("flash", "--file-size", "1M", "--repeat", "1", environment=dict(surroundings(), PATH="/nonexistent"))
+    report("flash without fio", wrong(done) + ([] if "fio is not installed" in done.stdout else [done.stdout]))
+
+
+def trace():
+    path = Path(folder).parent / "trace.json"
+    done = bench("burst", *SMALL, "--tokens", "8K", "--rows", "4", "--resident", "0", "--trace", str(path), "--json")
+    problems = wrong(done)
+    if not problems:
+        events = json.loads(path.read_text())
+        lanes = {e["tid"]: e["args"]["name"] for e in events if e.get("name") == "thread_name"}
+        used = {lanes[e["tid"]] for e in events if e["ph"] in "Xbe"}
+        if not {"passes", "kernels"} <= used:
+            problems.append(f"lanes with events: {used}")
+        begun = sorted(e["id"] for e in events if e["ph"] == "b")
+        if begun != sorted(e["id"] for e in events if e["ph"] == "e") or len(begun) != len(set(begun)):
+            problems.append("reads that begin do not end")
+        if any(e["dur"] < 0 for e in events if e["ph"] == "X"):
+            problems.append("a negative length")
+    report("a trace", problems)
+
+
+def interrupted():
+    path = Path(folder).parent / "cut.json"
+    argv = [program, "bench", "burst", "--tokens", "64K", "--rows", "256", "--repeat", "64", "--resident", "0",
+            "--kv-dir", folder, "--trace", str(path)]
+    child = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=surroundings())
+    time.sleep(4)
+    child.send_signal(signal.SIGINT)
+    try:
+        _, text = child.communicate(timeout=60)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.communicate()
+        return report("Ctrl-C", ["no end within a minute"])
+    problems = [] if child.returncode == 130 and "cancelled" in text + text.replace("interrupted", "cancelled") else [f"{child.returncode}: {text[-300:]}"]
+    if not problems:
+        json.loads(path.read_text())
+    return report("Ctrl-C ends it and the trace", problems)
+
+
+def refusals():
+    cases = [
+        (["burst", "--tokens", "4000"], 2, "multiple of 64"),
+        (["burst", "--tokens", "x"], 2, "--tokens"),
+        (["burst", "--heads", "5", "--kv-heads", "2"], 2, "no multiple"),
+        (["burst", "--head-dim", "48"], 3, "use --kv f16"),
+        (["burst", "--rows", "0"], 2, "--rows"),
+        (["burst", "--tokens", "64K", "--ram", "20M", "--resident", "0"], 3, "too small"),
+        (["prefill", "--tokens", "64K", "--window", "4096", "--ram", "64M"], 3, "too small"),
+        (["burst", "--tokens", "4K", "--tokens", "8K", "--trace", "/dev/null"], 2, "--trace"),
+        (["prefil"], 2, "did you mean 'prefill'"),
+        ([], 2, "flash, burst or prefill"),
+    ]
+    problems = []
+    for words, code, text in cases:
+        done = bench(*words) if words else subprocess.run([program, "bench"], capture_output=True, text=True)
+        if done.returncode != code or text not in done.stderr:
+            problems.append(f"{words}: exit code {done.returncode}, {done.stderr.strip()[-200:]}")
+    report("refusals", problems)
+
+
+def main():
+    global program, folder
+    build = sys.argv[1] if len(sys.argv) > 1 else "build"
+    program = str(Path(build, "sluice").resolve())
+    if not os.access(program, os.X_OK):
+        print(f"FAIL bench: {program} is not there")
+        return 1
+    with tempfile.TemporaryDirectory(dir=os.environ.get("SLUICE_TEST_DIR", "/var/tmp")) as scratch:
+        folder = str(Path(scratch, "kv"))
+        os.mkdir(folder)
+        for case in (burst_rows, resident, prefill, csv_columns, sweep, table, capped, mapped, flash, trace, interrupted,
+                     refusals):
+            case()
+        report("nothing is left behind", os.listdir(folder))
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
