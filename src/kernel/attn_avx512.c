@@ -29,24 +29,6 @@ typedef struct block {
     __m512 alpha, beta;     /* of the fold */
 } block;
 
-/* ---- scalar rules, sixteen at a time ---- */
-
-AVX512_INLINE __m512 tanh_16(__m512 y)
-{
-    const __m512 sign = _mm512_set1_ps(-0.0f), one = _mm512_set1_ps(1.0f);
-    __m512 magnitude = _mm512_andnot_ps(sign, y);
-    __m512 t = _mm512_mul_ps(y, y);
-    __m512 p = _mm512_fmadd_ps(_mm512_set1_ps(SL_TANH_T3), t, _mm512_set1_ps(SL_TANH_T2));
-    p = _mm512_fmadd_ps(p, t, _mm512_set1_ps(SL_TANH_T1));
-    __m512 small = _mm512_fmadd_ps(_mm512_mul_ps(y, t), p, y);
-    __m512 x = _mm512_mul_ps(_mm512_add_ps(magnitude, magnitude), _mm512_set1_ps(SL_LOG2E));
-    __m512 e = sl_avx512_exp2(_mm512_min_ps(x, _mm512_set1_ps(SL_TANH_EXP_MAX)));
-    __m512 large = _mm512_sub_ps(one, _mm512_div_ps(_mm512_set1_ps(2.0f), _mm512_add_ps(e, one)));
-    large = _mm512_or_ps(large, _mm512_and_ps(sign, y));
-    __mmask16 near_zero = _mm512_cmp_ps_mask(magnitude, _mm512_set1_ps(SL_TANH_SMALL), _CMP_LT_OQ);
-    return _mm512_mask_mov_ps(large, near_zero, small);
-}
-
 /* ---- softmax of a tile and the fold ---- */
 
 /* Softcap, mask and maximum. A hidden key's score becomes -inf, from which p = +0 follows. */
@@ -58,7 +40,7 @@ AVX512_INLINE void maximum_of_scores(block *b, float softcap, const bool masked)
         float *at = b->s + t * SL_LANES;
         __m512 s = _mm512_load_ps(at);
         if (softcap != 0.0f)
-            s = _mm512_mul_ps(cap, tanh_16(s));
+            s = _mm512_mul_ps(cap, sl_avx512_tanh(s));
         if (masked)
             s = _mm512_mask_mov_ps(nothing, b->vis[t], s);
         if (masked || softcap != 0.0f)
@@ -403,7 +385,7 @@ AVX512 void sl_attn_tile_q8_avx512(const sl_tile_args *args)
     const size_t head_dim = args->head_dim, n = SL_TILE * head_dim, n_scales = head_dim / SL_GROUP * SL_TILE;
     assert(head_dim % SL_GROUP == 0 && head_dim <= SL_MAX_HEAD_DIM);
     if (few > 0)
-        sl_attn_few_q8_avx2(args, n_queries);
+        sl_attn_few_q8_avx512(args, n_queries);
     if (n_queries == 0)
         return;
     float *s = args->scratch, *ks = s + SL_TILE * SL_LANES;

@@ -6,9 +6,9 @@
 
 #include "kernel/kernel.h"
 
-/* Most queries of a call's last block that take this path. Measured for AVX2 (bench/bench_attn.c); a block of AVX-512
- * costs half of a block of AVX2. */
-enum { SL_FEW_AVX2_F16 = 8, SL_FEW_AVX2_Q8 = 4, SL_FEW_AVX512_F16 = 4, SL_FEW_AVX512_Q8 = 4 };
+/* Most queries of a call's last block that take this path. AVX2: where bench/bench_attn.c sees the two paths meet.
+ * AVX-512: by counting instructions. */
+enum { SL_FEW_AVX2_F16 = 8, SL_FEW_AVX2_Q8 = 4, SL_FEW_AVX512_F16 = 4, SL_FEW_AVX512_Q8 = 6 };
 
 /* How many of n queries take it: all of the last block or none. */
 static inline size_t sl_attn_few(size_t n, size_t most)
@@ -18,9 +18,11 @@ static inline size_t sl_attn_few(size_t n, size_t most)
 }
 
 #if defined(__x86_64__)
-/* Queries [first, args->n_queries), all of one block, against the tile, with AVX2, FMA and F16C. */
+/* Queries [first, args->n_queries), all of one block, against the tile: with AVX2, FMA and F16C. */
 void sl_attn_few_f16_avx2(const sl_tile_args *args, size_t first);
 void sl_attn_few_q8_avx2(const sl_tile_args *args, size_t first);
+/* With AVX-512 and VNNI. */
+void sl_attn_few_q8_avx512(const sl_tile_args *args, size_t first);
 #endif
 
 #endif

@@ -1,4 +1,4 @@
-/* What the AVX-512 kernels share: their target and exp2. x86-64 only. */
+/* What the AVX-512 kernels share: their target, exp2 and tanh. x86-64 only. */
 #ifndef SL_AVX512_H
 #define SL_AVX512_H
 
@@ -24,6 +24,23 @@ AVX512_INLINE __m512 sl_avx512_exp2(__m512 x)
     p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(1.0f));
     __m512i power = _mm512_slli_epi32(_mm512_cvtps_epi32(n), 23);
     return _mm512_castsi512_ps(_mm512_maskz_add_epi32(in_range, _mm512_castps_si512(p), power));
+}
+
+/* sl_scalar_tanh of sixteen. */
+AVX512_INLINE __m512 sl_avx512_tanh(__m512 y)
+{
+    const __m512 sign = _mm512_set1_ps(-0.0f), one = _mm512_set1_ps(1.0f);
+    __m512 magnitude = _mm512_andnot_ps(sign, y);
+    __m512 t = _mm512_mul_ps(y, y);
+    __m512 p = _mm512_fmadd_ps(_mm512_set1_ps(SL_TANH_T3), t, _mm512_set1_ps(SL_TANH_T2));
+    p = _mm512_fmadd_ps(p, t, _mm512_set1_ps(SL_TANH_T1));
+    __m512 small = _mm512_fmadd_ps(_mm512_mul_ps(y, t), p, y);
+    __m512 x = _mm512_mul_ps(_mm512_add_ps(magnitude, magnitude), _mm512_set1_ps(SL_LOG2E));
+    __m512 e = sl_avx512_exp2(_mm512_min_ps(x, _mm512_set1_ps(SL_TANH_EXP_MAX)));
+    __m512 large = _mm512_sub_ps(one, _mm512_div_ps(_mm512_set1_ps(2.0f), _mm512_add_ps(e, one)));
+    large = _mm512_or_ps(large, _mm512_and_ps(sign, y));
+    __mmask16 near_zero = _mm512_cmp_ps_mask(magnitude, _mm512_set1_ps(SL_TANH_SMALL), _CMP_LT_OQ);
+    return _mm512_mask_mov_ps(large, near_zero, small);
 }
 
 #endif
