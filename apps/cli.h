@@ -34,7 +34,13 @@ typedef struct cli_machine {
 
 /* The groups of options, for tables of a subcommand's own making. Each writes its number of them and returns it; each
  * starts with a group heading of its own. */
-enum { CLI_MODEL_OPTIONS = 1, CLI_COMPUTE_OPTIONS = 5, CLI_IO_OPTIONS = 6, CLI_LONG_OPTIONS = 2, CLI_OUTPUT_OPTIONS = 2 };
+enum {
+    CLI_MODEL_OPTIONS = 1,
+    CLI_COMPUTE_OPTIONS = 5,
+    CLI_IO_OPTIONS = 6,
+    CLI_LONG_OPTIONS = 2,
+    CLI_OUTPUT_OPTIONS = 2
+};
 size_t cli_model_options(cli_machine *m, sl_arg *out);   /* model */
 size_t cli_compute_options(cli_machine *m, sl_arg *out); /* ram, kv, threads, window, ring */
 size_t cli_io_options(cli_machine *m, sl_arg *out); /* kv-dir, allow-ram-dir, io, io-probe, read-rate, trace */

@@ -54,7 +54,7 @@ static bool is_beyond_training(const plan_state *s)
     return (uint64_t)s->tokens > s->info.n_ctx_train;
 }
 
-/* ------------------------------------------------------------------------------------------------------------- table */
+/* ------------------------------------------------------------------------------------------------------------ table */
 
 static void print_size(const char *what, uint64_t bytes)
 {

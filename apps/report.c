@@ -86,7 +86,7 @@ void cli_print_comparison(const sl_plan *plan, const sl_estimate *e, const sl_st
     print_pair("memory", sl_text_format_size(planned_bytes(plan), a), sl_text_format_size(s->peak_rss_bytes, b));
 }
 
-/* -------------------------------------------------------------------------------------------------------------- JSON */
+/* ------------------------------------------------------------------------------------------------------------- JSON */
 
 static void json_known(sl_json *json, const char *key, double value)
 {

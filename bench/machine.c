@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "api/measure.h"
 #include "api/rates.h"
 #include "platform/os.h"
 
@@ -86,7 +87,8 @@ static sl_io_engine engine_of(sl_bench_io io)
 
 static sl_status set_profile(bench_machine *m, sl_err *err)
 {
-    if (!m->options.io_probe && sl_ioprobe_find(m->dir, &m->profile))
+    char notes[SL_NOTES_DIR_BYTES];
+    if (!m->options.io_probe && sl_ioprobe_find(sl_notes_dir(notes), m->dir, &m->profile))
         return SL_OK;
     bench_progress(m, "measuring the disk", "", 0, 0);
     const sl_ioprobe_options options = {
@@ -101,7 +103,8 @@ static sl_status set_profile(bench_machine *m, sl_err *err)
     };
     sl_status status = sl_ioprobe_run(&options, &m->profile, err);
     sl_err unsaved;
-    if (status == SL_OK && sl_ioprobe_save(m->dir, &m->profile, &unsaved) != SL_OK)
+    if (status == SL_OK && m->profile.is_steady &&
+        sl_ioprobe_save(sl_notes_dir(notes), m->dir, &m->profile, &unsaved) != SL_OK)
         sl_log_write(&m->log, SL_LOG_LEVEL_INFO, "%s", unsaved.text);
     return status;
 }

@@ -132,14 +132,14 @@ typedef struct sl_estimate {
     size_t rows;
     uint64_t pass_bytes; /* read from flash */
     double pass_disk_s, pass_memory_s, pass_compute_s, pass_s; /* floors, and the largest of them */
-    size_t crossover_rows; /* the least number of rows with which computing outlasts the disk; 0: up to 256 it never
-                            * does, or a rate is missing */
+    /* the least number of rows with which computing outlasts the disk; 0: up to 256 it never does, or a rate is missing */
+    size_t crossover_rows;
     uint64_t read_bytes_prefill, written_bytes;
 } sl_estimate;
 
 /* The plan and the times of a context that is not made. `rows`: of a pass, 1 to 256. The engine may be plan_only; then
- * positions beyond the trained context are not refused, and a disk of which nothing is known is measured. estimate NULL:
- * nothing else is measured; else kernels and memory are, once an engine, in half a second.
+ * positions beyond the trained context are not refused, and a disk of which nothing is known is measured. estimate
+ * NULL: nothing else is measured; else kernels and memory are, once an engine, in half a second.
  * SL_REFUSED as sl_context_create would; plan and estimate are then filled in as far as they were known. */
 sl_status sl_engine_plan(sl_engine *engine, const sl_context_options *options, size_t rows, sl_plan *plan,
                          sl_estimate *estimate, sl_err *err);
@@ -150,7 +150,7 @@ sl_status sl_engine_plan(sl_engine *engine, const sl_context_options *options, s
 sl_status sl_context_create(sl_engine *engine, const sl_context_options *options, sl_context **out, sl_err *err);
 void sl_context_destroy(sl_context *context);
 void sl_context_get_plan(const sl_context *context, sl_plan *out);
-/* From what the engine has measured so far (sl_engine_plan measures). rows: of a pass; 0: as many as a burst can have. */
+/* From what the engine has measured so far (sl_engine_plan measures). rows: of a pass; 0: as many as a burst has. */
 void sl_context_estimate(const sl_context *context, size_t rows, sl_estimate *out);
 
 /* Prefill. progress may be NULL. */
@@ -228,8 +228,8 @@ typedef struct sl_stats {
     size_t n_rows, n_drafted, n_accepted, n_tokens; /* of decoding: rows verified, drafts, drafts kept, tokens drawn */
     uint64_t peak_rss_bytes;
     int64_t page_cache_growth_bytes; /* of the context's file; -1 unknown */
-    const char *io_mode;             /* "direct", "buffered" or "memory" */
-    const char *io_engine;           /* "io_uring", "io_uring, unregistered buffers", "pread pool", "dispatch", "none" */
+    const char *io_mode;   /* "direct", "buffered" or "memory" */
+    const char *io_engine; /* "io_uring", "io_uring, unregistered buffers", "pread pool", "dispatch", "none" */
     size_t read_bytes, in_flight_bytes; /* of the reader, in force */
 } sl_stats;
 void sl_context_get_stats(const sl_context *context, sl_stats *out);

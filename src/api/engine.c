@@ -232,7 +232,7 @@ static void warn_of_threads(const sl_engine *engine)
 {
     size_t n_cpus = sl_os_n_cpus();
     if (engine->options.n_threads > n_cpus)
-        sl_log_write(&engine->log, SL_LOG_LEVEL_WARNING, "%" PRIu32 " threads share %zu processors: slower than one each",
+        sl_log_write(&engine->log, SL_LOG_LEVEL_WARNING, "%" PRIu32 " threads share %zu processors: one each is faster",
                      engine->options.n_threads, n_cpus);
 }
 

@@ -121,7 +121,7 @@ static size_t find_crossover(const sl_estimate_input *in, const sl_estimate *out
     return 0;
 }
 
-/* --------------------------------------------------------------------------------------------------------- the whole */
+/* -------------------------------------------------------------------------------------------------------- the whole */
 
 static double seconds_for(uint64_t bytes, double rate)
 {

@@ -1,5 +1,7 @@
 #include "api/measure.h"
 
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "api/rates.h"
@@ -66,6 +68,17 @@ sl_io_engine sl_engine_io_of(sl_io io)
     return SL_IO_ENGINE_AUTO;
 }
 
+const char *sl_notes_dir(char out[SL_NOTES_DIR_BYTES])
+{
+    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    int length = -1;
+    if (cache && cache[0] == '/')
+        length = snprintf(out, SL_NOTES_DIR_BYTES, "%s/sluice", cache);
+    else if (home && home[0] == '/')
+        length = snprintf(out, SL_NOTES_DIR_BYTES, "%s/.cache/sluice", home);
+    return length > 0 && length < SL_NOTES_DIR_BYTES ? out : NULL;
+}
+
 static bool has_dir(const sl_engine *engine, const char *dir)
 {
     return engine->io.dir && strcmp(engine->io.dir, dir) == 0;
@@ -87,10 +100,11 @@ static sl_status set_dir(sl_engine *engine, const char *dir, sl_err *err)
 
 const sl_io_profile *sl_engine_find_io(sl_engine *engine, const char *dir)
 {
+    char notes[SL_NOTES_DIR_BYTES];
     if (!has_dir(engine, dir)) {
         if (set_dir(engine, dir, NULL) != SL_OK)
             return NULL;
-        engine->io.is_known = sl_ioprobe_find(dir, &engine->io.profile);
+        engine->io.is_known = sl_ioprobe_find(sl_notes_dir(notes), dir, &engine->io.profile);
     }
     return engine->io.is_known ? &engine->io.profile : NULL;
 }
@@ -99,6 +113,7 @@ const sl_io_profile *sl_engine_find_io(sl_engine *engine, const char *dir)
 static void remember(sl_engine *engine, const char *dir, size_t memory_bytes)
 {
     enum { WORTH_BYTES = 32 << 20 };
+    char notes[SL_NOTES_DIR_BYTES];
     sl_err err = {SL_OK, ""};
     const sl_io_profile *p = &engine->io.profile;
     sl_log_write(&engine->log, SL_LOG_LEVEL_INFO,
@@ -106,7 +121,7 @@ static void remember(sl_engine *engine, const char *dir, size_t memory_bytes)
                  p->in_flight_bytes >> 20, p->read_rate / 1e6, p->write_rate / 1e6, p->is_direct ? "" : "; buffered");
     if (!p->is_steady)
         sl_log_write(&engine->log, SL_LOG_LEVEL_INFO, "%s: others use the disk, this is not remembered", dir);
-    else if (memory_bytes >= WORTH_BYTES && sl_ioprobe_save(dir, p, &err) != SL_OK)
+    else if (memory_bytes >= WORTH_BYTES && sl_ioprobe_save(sl_notes_dir(notes), dir, p, &err) != SL_OK)
         sl_log_write(&engine->log, SL_LOG_LEVEL_INFO, "what was measured of the disk is not remembered: %s", err.text);
 }
 

@@ -4,6 +4,11 @@
 
 #include "api/engine.h"
 
+/* The user's folder for what one run leaves for the next: $XDG_CACHE_HOME/sluice, else ~/.cache/sluice (XDG Base
+ * Directory Specification 0.8); NULL where neither variable holds an absolute path. Returns `out`. */
+enum { SL_NOTES_DIR_BYTES = 4096 };
+const char *sl_notes_dir(char out[SL_NOTES_DIR_BYTES]);
+
 /* Kernel and memory rates for the model's shape and this cache type, in about a third of a second, inside what the
  * budget has left. SL_REFUSED: it has too little left. */
 sl_status sl_engine_measure(sl_engine *engine, sl_kv_type type, sl_err *err) SL_CHECK;

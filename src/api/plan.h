@@ -5,16 +5,16 @@
 #include "api/engine.h"
 #include "decode/session.h"
 
-/* A session's options from a context's, all but what the plan decides. `layers`: [n_layers], filled in here, borrowed by
- * the result. SL_USAGE for options that make no sense, SL_REFUSED for positions beyond the trained context (not with
+/* A session's options from a context's, all but what the plan decides. `layers`: [n_layers], filled in here, borrowed
+ * by the result. SL_USAGE for options that make no sense, SL_REFUSED for positions beyond the trained context (not with
  * a plan_only engine). */
 sl_status sl_plan_session(sl_engine *engine, const sl_context_options *options, sl_kv_layer *layers,
                           sl_session_options *out, sl_err *err) SL_CHECK;
 
-/* Fills window, ring, reads and resident share of `session` and the plan. The budget is spent in this order: weights and
- * tables (already taken), ring, window up to one segment, resident parts. SL_REFUSED, with the numbers, when the least
- * does not fit or the disk is too small; the plan is then filled in as far as it is known. Measures the disk where the
- * options or a large cache ask for it. */
+/* Fills window, ring, reads and resident share of `session` and the plan. The budget is spent in this order: weights
+ * and tables (already taken), ring, window up to one segment, resident parts. SL_REFUSED, with the numbers, when the
+ * least does not fit or the disk is too small; the plan is then filled in as far as it is known. Measures the disk where
+ * the options or a large cache ask for it. */
 sl_status sl_plan_make(sl_engine *engine, const sl_context_options *options, sl_session_options *session,
                        sl_plan *plan, sl_err *err) SL_CHECK;
 

@@ -1,5 +1,5 @@
-/* What this machine computes, measured in a fraction of a second with the kernels and threads of the run: for floors and
- * time estimates. Owns nothing. Thread rule: the thread that drives the pool. */
+/* What this machine computes, measured in a fraction of a second with the kernels and threads of the run: for floors
+ * and time estimates. Owns nothing. Thread rule: the thread that drives the pool. */
 #ifndef SL_RATES_H
 #define SL_RATES_H
 

@@ -1,5 +1,5 @@
 /* Notes of the user's own and the names of file systems, by POSIX calls alone.
- * Owns nothing. Refuses: a home that is not an absolute path. Facts: XDG Base Directory Specification 0.8. */
+ * Owns nothing. Refuses: a folder that is not an absolute path. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -14,31 +14,16 @@
 
 #include "platform/os.h"
 
-/* The folder of the notes; false where neither variable names one. */
-static bool folder_path(char *out, size_t capacity)
+static bool note_path(const char *folder, const char *name, char *out, size_t capacity)
 {
-    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-    int length = -1;
-    if (cache && cache[0] == '/')
-        length = snprintf(out, capacity, "%s/sluice", cache);
-    else if (home && home[0] == '/')
-        length = snprintf(out, capacity, "%s/.cache/sluice", home);
-    return length > 0 && (size_t)length < capacity;
-}
-
-static bool note_path(const char *name, char *out, size_t capacity)
-{
-    char folder[PATH_MAX];
-    if (!folder_path(folder, sizeof folder))
-        return false;
     int length = snprintf(out, capacity, "%s/%s", folder, name);
     return length > 0 && (size_t)length < capacity;
 }
 
-bool sl_os_note_find(const char *name, char *text, size_t capacity)
+bool sl_os_note_find(const char *folder, const char *name, char *text, size_t capacity)
 {
     char path[PATH_MAX];
-    if (!note_path(name, path, sizeof path))
+    if (!note_path(folder, name, path, sizeof path))
         return false;
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (fd < 0)
@@ -56,7 +41,7 @@ bool sl_os_note_find(const char *name, char *text, size_t capacity)
     return true;
 }
 
-/* Every folder of the path that is missing, as the specification asks: for the user alone. */
+/* Every folder of the path that is missing, for the user alone, as the XDG Base Directory Specification asks. */
 static bool make_folders(char *path)
 {
     for (char *at = strchr(path + 1, '/');; at = strchr(at + 1, '/')) {
@@ -85,12 +70,13 @@ static bool write_all(int fd, const char *text)
     return true;
 }
 
-sl_status sl_os_note_save(const char *name, const char *text, sl_err *err)
+sl_status sl_os_note_save(const char *folder, const char *name, const char *text, sl_err *err)
 {
-    char folder[PATH_MAX], path[PATH_MAX], beside[PATH_MAX + 16];
-    if (!folder_path(folder, sizeof folder) || !note_path(name, path, sizeof path))
-        return sl_err_set(err, SL_FAILED, "no folder for notes: neither XDG_CACHE_HOME nor HOME names one");
-    if (!make_folders(folder))
+    char made[PATH_MAX], path[PATH_MAX], beside[PATH_MAX + 16];
+    if (folder[0] != '/' || !note_path(folder, name, path, sizeof path))
+        return sl_err_set(err, SL_FAILED, "%s: is no folder for notes, an absolute path is expected", folder);
+    snprintf(made, sizeof made, "%s", folder);
+    if (!make_folders(made))
         return sl_err_set_errno(err, SL_FAILED, errno, "%s: cannot be made", folder);
     snprintf(beside, sizeof beside, "%s.XXXXXX", path);
     int fd = mkostemp(beside, O_CLOEXEC);

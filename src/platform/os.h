@@ -23,12 +23,11 @@ sl_status sl_input_open(const char *path, sl_input **out, uint64_t *size_bytes, 
 sl_status sl_input_read(sl_input *input, void *buf, size_t bytes, uint64_t off, sl_err *err) SL_CHECK;
 void sl_input_close(sl_input *input);
 
-/* Notes: small texts that one run leaves for the next, in $XDG_CACHE_HOME/sluice, else ~/.cache/sluice. A name has
- * letters, digits, '.', '-' and '_' only. */
+/* Notes: small texts that one run leaves for the next, in a folder of the user's. */
 /* The whole note, terminated; false when there is none, it cannot be read, or it is longer than capacity - 1. */
-bool sl_os_note_find(const char *name, char *text, size_t capacity);
-/* Written beside and renamed over: readers see the old text or the new one. Makes the folder. */
-sl_status sl_os_note_save(const char *name, const char *text, sl_err *err) SL_CHECK;
+bool sl_os_note_find(const char *folder, const char *name, char *text, size_t capacity);
+/* Written beside and renamed over: readers see the old text or the new one. Makes the folder, an absolute path. */
+sl_status sl_os_note_save(const char *folder, const char *name, const char *text, sl_err *err) SL_CHECK;
 
 /* A name, fit for a note's, of the file system that `dir` lies on: device number, identity and size. False: `dir`
  * cannot be examined. */

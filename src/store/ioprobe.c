@@ -399,13 +399,14 @@ static bool parse_note(const char *text, uint64_t values[N_KEYS])
     return *text == '\0';
 }
 
-bool sl_ioprobe_find(const char *dir, sl_io_profile *out)
+bool sl_ioprobe_find(const char *notes, const char *dir, sl_io_profile *out)
 {
     const uint64_t most_rate = UINT64_C(1) << 50;
     char name[2 * SL_OS_DEVICE_NAME_BYTES], text[NOTE_BYTES];
     uint64_t v[N_KEYS];
     memset(out, 0, sizeof *out);
-    if (!note_name(dir, name, sizeof name) || !sl_os_note_find(name, text, sizeof text) || !parse_note(text, v))
+    if (!notes || !note_name(dir, name, sizeof name) || !sl_os_note_find(notes, name, text, sizeof text) ||
+        !parse_note(text, v))
         return false;
     uint64_t most = flight_sizes[N_FLIGHTS - 1];
     if (v[0] != NOTE_VERSION || v[1] == 0 || v[1] % SL_SECTOR_BYTES != 0 || v[1] > v[2] || v[2] > most || v[3] == 0 ||
@@ -415,9 +416,11 @@ bool sl_ioprobe_find(const char *dir, sl_io_profile *out)
     return true;
 }
 
-sl_status sl_ioprobe_save(const char *dir, const sl_io_profile *profile, sl_err *err)
+sl_status sl_ioprobe_save(const char *notes, const char *dir, const sl_io_profile *profile, sl_err *err)
 {
     char name[2 * SL_OS_DEVICE_NAME_BYTES], text[NOTE_BYTES];
+    if (!notes)
+        return sl_err_set(err, SL_FAILED, "no folder for notes: neither XDG_CACHE_HOME nor HOME names one");
     if (!note_name(dir, name, sizeof name))
         return sl_err_set(err, SL_FAILED, "%s: cannot tell which disk it lies on", dir);
     const uint64_t v[N_KEYS] = {NOTE_VERSION,
@@ -429,5 +432,5 @@ sl_status sl_ioprobe_save(const char *dir, const sl_io_profile *profile, sl_err 
     int used = 0;
     for (size_t i = 0; i < N_KEYS; i++)
         used += snprintf(text + used, sizeof text - (size_t)used, "%s=%" PRIu64 "\n", note_keys[i], v[i]);
-    return sl_os_note_save(name, text, err);
+    return sl_os_note_save(notes, name, text, err);
 }

@@ -14,8 +14,9 @@ typedef struct sl_io_profile {
     size_t in_flight_bytes; /* the least with which the device gave its best, within 3 % */
     double read_rate, write_rate; /* bytes a second: sequential, this program's own transfers */
     bool is_direct;
-    bool is_steady; /* false: rounds of the same reading differed by more than half, others use the disk; read_bytes and
-                     * in_flight_bytes are then the defaults, and the rates the best that was seen. Not to be remembered */
+    /* false: rounds of the same reading differed by more than half, others use the disk; read_bytes and in_flight_bytes
+     * are then the defaults, the rates the best that was seen. Not to be remembered. */
+    bool is_steady;
 } sl_io_profile;
 
 typedef struct sl_ioprobe_options {
@@ -34,9 +35,10 @@ typedef struct sl_ioprobe_options {
 
 sl_status sl_ioprobe_run(const sl_ioprobe_options *options, sl_io_profile *out, sl_err *err) SL_CHECK;
 
-/* What was measured earlier for the device under `dir`. A missing, old or unreadable note is a miss. */
-bool sl_ioprobe_find(const char *dir, sl_io_profile *out);
+/* What was measured earlier for the device under `dir`, by the notes in the folder `notes` (NULL: none). A missing, old
+ * or unreadable note is a miss. */
+bool sl_ioprobe_find(const char *notes, const char *dir, sl_io_profile *out);
 /* Remembers it; a folder that cannot be written is told and harms nothing else. */
-sl_status sl_ioprobe_save(const char *dir, const sl_io_profile *profile, sl_err *err) SL_CHECK;
+sl_status sl_ioprobe_save(const char *notes, const char *dir, const sl_io_profile *profile, sl_err *err) SL_CHECK;
 
 #endif

@@ -26,7 +26,7 @@ static const char *scratch_dir(void)
     return dir ? dir : "/var/tmp";
 }
 
-/* ---------------------------------------------------------------------------------------- a device of known behaviour */
+/* -------------------------------------------------------------------------------------- a device of known behaviour */
 
 /* Serves n_streams transfers at once, each at its own rate: all it can do needs n_streams reads in flight. */
 typedef struct device {
@@ -213,7 +213,7 @@ static void a_busy_device_gets_the_defaults(void **unused)
     assert_true(profile.read_rate > 0.7 * 300e6);
 }
 
-/* ---------------------------------------------------------------------------------------------------------- the limits */
+/* ------------------------------------------------------------------------------------------------------- the limits */
 
 static void less_memory_means_fewer_ways(void **unused)
 {
@@ -332,34 +332,30 @@ static void the_real_disk(void **unused)
     sl_budget_deinit(&budget);
 }
 
-/* ------------------------------------------------------------------------------------------------------------ the note */
+/* --------------------------------------------------------------------------------------------------------- the note */
 
-static char cache_home[300];
+static char notes[300];
 
-static int make_cache_home(void **unused)
+static int make_notes(void **unused)
 {
     (void)unused;
-    snprintf(cache_home, sizeof cache_home, "%s/sluice-notes-XXXXXX", scratch_dir());
-    if (!mkdtemp(cache_home))
-        return -1;
-    return setenv("XDG_CACHE_HOME", cache_home, 1);
+    snprintf(notes, sizeof notes, "%s/sluice-notes-XXXXXX", scratch_dir());
+    return mkdtemp(notes) ? 0 : -1;
 }
 
-static int remove_cache_home(void **unused)
+static int remove_notes(void **unused)
 {
     (void)unused;
     char command[400];
-    unsetenv("XDG_CACHE_HOME");
-    snprintf(command, sizeof command, "rm -rf '%s'", cache_home);
+    snprintf(command, sizeof command, "rm -rf '%s'", notes);
     return system(command);
 }
 
-/* The one note in the folder. */
 static void note_path(char *out, size_t capacity)
 {
     char name[SL_OS_DEVICE_NAME_BYTES];
     assert_true(sl_os_device_name(scratch_dir(), name));
-    snprintf(out, capacity, "%s/sluice/io-%s.txt", cache_home, name);
+    snprintf(out, capacity, "%s/io-%s.txt", notes, name);
 }
 
 static void write_note(const char *text)
@@ -379,21 +375,21 @@ static void a_note_comes_back_as_it_was(void **unused)
     (void)unused;
     sl_io_profile found;
     sl_err err = {SL_OK, ""};
-    assert_false(sl_ioprobe_find(scratch_dir(), &found));
-    if (sl_ioprobe_save(scratch_dir(), &kept, &err) != SL_OK)
+    assert_false(sl_ioprobe_find(notes, scratch_dir(), &found));
+    if (sl_ioprobe_save(notes, scratch_dir(), &kept, &err) != SL_OK)
         fail_msg("%s", err.text);
-    assert_true(sl_ioprobe_find(scratch_dir(), &found));
+    assert_true(sl_ioprobe_find(notes, scratch_dir(), &found));
     assert_int_equal(kept.read_bytes, found.read_bytes);
     assert_int_equal(kept.in_flight_bytes, found.in_flight_bytes);
     assert_true(kept.read_rate == found.read_rate && kept.write_rate == found.write_rate && found.is_direct);
     sl_io_profile other = kept; /* the newest counts */
     other.read_bytes = 4 * MIB;
     other.is_direct = false;
-    assert_int_equal(SL_OK, sl_ioprobe_save(scratch_dir(), &other, NULL));
-    assert_true(sl_ioprobe_find(scratch_dir(), &found));
+    assert_int_equal(SL_OK, sl_ioprobe_save(notes, scratch_dir(), &other, NULL));
+    assert_true(sl_ioprobe_find(notes, scratch_dir(), &found));
     assert_int_equal(4 * MIB, found.read_bytes);
     assert_false(found.is_direct);
-    assert_false(sl_ioprobe_find("/nowhere/at/all", &found));
+    assert_false(sl_ioprobe_find(notes, "/nowhere/at/all", &found));
 }
 
 static void a_note_that_is_not_right_is_none(void **unused)
@@ -402,14 +398,14 @@ static void a_note_that_is_not_right_is_none(void **unused)
     static const char good[] = "sluice-io=1\nread_bytes=1048576\nin_flight_bytes=16777216\nread_rate=2500000000\n"
                                "write_rate=1250000000\nis_direct=1\n";
     sl_io_profile found;
-    assert_int_equal(SL_OK, sl_ioprobe_save(scratch_dir(), &kept, NULL));
+    assert_int_equal(SL_OK, sl_ioprobe_save(notes, scratch_dir(), &kept, NULL));
     write_note(good);
-    assert_true(sl_ioprobe_find(scratch_dir(), &found));
+    assert_true(sl_ioprobe_find(notes, scratch_dir(), &found));
     for (size_t cut = 0; cut + 1 < sizeof good; cut++) { /* every way to be cut short */
         char text[sizeof good];
         snprintf(text, sizeof text, "%.*s", (int)cut, good);
         write_note(text);
-        assert_false(sl_ioprobe_find(scratch_dir(), &found));
+        assert_false(sl_ioprobe_find(notes, scratch_dir(), &found));
     }
     static const struct {
         const char *from, *to;
@@ -417,22 +413,22 @@ static void a_note_that_is_not_right_is_none(void **unused)
         {"io=1", "io=2"},           {"read_bytes=1048576", "read_bytes=1000"}, {"read_bytes=1048576", "read_bytes=0"},
         {"=16777216", "=524288"},   {"=16777216", "=99999999999999999999"},    {"=16777216", "=1073741824"},
         {"=2500000000", "=0"},      {"=2500000000", "=-5"},                    {"=2500000000", "=nan"},
-        {"=1250000000", "=0"},      {"is_direct=1", "is_direct=2"},            {"is_direct=1\n", "is_direct=1\nmore=1\n"},
-        {"write_rate", "writerate"}};
+        {"=1250000000", "=0"},      {"is_direct=1", "is_direct=2"},            {"write_rate", "writerate"},
+        {"is_direct=1\n", "is_direct=1\nmore=1\n"}};
     for (size_t i = 0; i < sizeof changes / sizeof changes[0]; i++) {
         char text[2 * sizeof good];
         const char *at = strstr(good, changes[i].from);
         assert_non_null(at);
         snprintf(text, sizeof text, "%.*s%s%s", (int)(at - good), good, changes[i].to, at + strlen(changes[i].from));
         write_note(text);
-        if (sl_ioprobe_find(scratch_dir(), &found))
+        if (sl_ioprobe_find(notes, scratch_dir(), &found))
             fail_msg("taken with %s", changes[i].to);
     }
     char large[4096];
     memset(large, 'x', sizeof large - 1);
     large[sizeof large - 1] = '\0';
     write_note(large);
-    assert_false(sl_ioprobe_find(scratch_dir(), &found));
+    assert_false(sl_ioprobe_find(notes, scratch_dir(), &found));
 }
 
 static void a_folder_that_cannot_be_written_is_told(void **unused)
@@ -440,25 +436,24 @@ static void a_folder_that_cannot_be_written_is_told(void **unused)
     (void)unused;
     sl_err err = {SL_OK, ""};
     char file[400], below[500];
-    snprintf(file, sizeof file, "%s/plain", cache_home);
+    snprintf(file, sizeof file, "%s/plain", notes);
     snprintf(below, sizeof below, "%s/deeper", file);
     FILE *plain = fopen(file, "w");
     assert_non_null(plain);
     fclose(plain);
-    setenv("XDG_CACHE_HOME", below, 1); /* below a file */
-    assert_int_equal(SL_FAILED, sl_ioprobe_save(scratch_dir(), &kept, &err));
+    assert_int_equal(SL_FAILED, sl_ioprobe_save(below, scratch_dir(), &kept, &err)); /* below a file */
     assert_non_null(strstr(err.text, "plain"));
-    setenv("XDG_CACHE_HOME", "relative", 1); /* the specification: to be ignored */
-    setenv("HOME", cache_home, 1);
-    assert_int_equal(SL_OK, sl_ioprobe_save(scratch_dir(), &kept, &err));
+    assert_int_equal(SL_FAILED, sl_ioprobe_save("relative", scratch_dir(), &kept, &err));
+    assert_int_equal(SL_FAILED, sl_ioprobe_save(NULL, scratch_dir(), &kept, &err));
+    sl_io_profile found;
+    assert_false(sl_ioprobe_find(NULL, scratch_dir(), &found));
+    assert_false(sl_ioprobe_find(below, scratch_dir(), &found));
     struct stat info;
-    snprintf(below, sizeof below, "%s/.cache/sluice", cache_home);
+    snprintf(below, sizeof below, "%s/.cache/sluice", notes); /* made, for the user alone */
+    assert_int_equal(SL_OK, sl_ioprobe_save(below, scratch_dir(), &kept, &err));
     assert_int_equal(0, stat(below, &info));
     assert_int_equal(0700, info.st_mode & 0777);
-    unsetenv("HOME");
-    assert_int_equal(SL_FAILED, sl_ioprobe_save(scratch_dir(), &kept, &err));
-    sl_io_profile found;
-    assert_false(sl_ioprobe_find(scratch_dir(), &found));
+    assert_true(sl_ioprobe_find(below, scratch_dir(), &found));
 }
 
 int main(void)
@@ -472,9 +467,9 @@ int main(void)
         cmocka_unit_test(a_failing_disk_is_named),
         cmocka_unit_test(a_full_disk_leaves_nothing),
         cmocka_unit_test(the_real_disk),
-        cmocka_unit_test_setup_teardown(a_note_comes_back_as_it_was, make_cache_home, remove_cache_home),
-        cmocka_unit_test_setup_teardown(a_note_that_is_not_right_is_none, make_cache_home, remove_cache_home),
-        cmocka_unit_test_setup_teardown(a_folder_that_cannot_be_written_is_told, make_cache_home, remove_cache_home),
+        cmocka_unit_test_setup_teardown(a_note_comes_back_as_it_was, make_notes, remove_notes),
+        cmocka_unit_test_setup_teardown(a_note_that_is_not_right_is_none, make_notes, remove_notes),
+        cmocka_unit_test_setup_teardown(a_folder_that_cannot_be_written_is_told, make_notes, remove_notes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

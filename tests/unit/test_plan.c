@@ -26,7 +26,7 @@ static void assert_near(double expected, double found)
         fail_msg("%.17g, expected %.17g", found, expected);
 }
 
-/* -------------------------------------------------------------------------------------------------------- arithmetic */
+/* ------------------------------------------------------------------------------------------------------- arithmetic */
 
 /* As decode/session.c cuts a prompt into windows. */
 static uint64_t stored_by_walk(uint64_t prompt, uint64_t window)
@@ -218,7 +218,7 @@ static void what_is_not_measured_is_left_out(void **unused)
     assert_true(e.pass_s == 0.0 && e.written_bytes == 0);
 }
 
-/* --------------------------------------------------------------------------------------------------------- measuring */
+/* -------------------------------------------------------------------------------------------------------- measuring */
 
 typedef struct machine {
     sl_kernels kernels;
@@ -312,7 +312,7 @@ static void too_little_memory_is_refused(void **unused)
     machine_deinit(&m);
 }
 
-/* ----------------------------------------------------------------------------------------------------- whole engines */
+/* ---------------------------------------------------------------------------------------------------- whole engines */
 
 static char path[300];
 
