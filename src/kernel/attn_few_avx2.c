@@ -347,7 +347,8 @@ AVX2_INLINE sums value_products(const uint8_t *v, const few_query *f, const int 
     column = _mm256_madd_epi16(column, _mm256_set1_epi16(-32768));
     sums r = {{_mm256_setzero_si256(), _mm256_setzero_si256()}};
     for (int j = 0; j < nq; j++) {
-        __m256i low = _mm256_madd_epi16(even0, weight_load(f + j, 0)), high = _mm256_madd_epi16(even1, weight_load(f + j, 2));
+        __m256i low = _mm256_madd_epi16(even0, weight_load(f + j, 0));
+        __m256i high = _mm256_madd_epi16(even1, weight_load(f + j, 2));
         low = _mm256_add_epi32(low, _mm256_madd_epi16(odd0, weight_load(f + j, 1)));
         high = _mm256_add_epi32(high, _mm256_madd_epi16(odd1, weight_load(f + j, 3)));
         r.of[j] = _mm256_sub_epi32(_mm256_add_epi32(low, high), column);

@@ -239,7 +239,8 @@ static void test_few_path_runs(void **state)
     const size_t most[] = {avx2 ? SL_FEW_AVX2_F16 : SL_FEW_AVX512_F16, avx2 ? SL_FEW_AVX2_Q8 : SL_FEW_AVX512_Q8};
     for (size_t i = 0; i < 2 * 2 * SL_LANES; i++) {
         tile_case c = {.type = i % 2 ? SL_KV_TYPE_Q8_0 : SL_KV_TYPE_F16, .head_dim = 64, .n_queries = 1 + i / 2};
-        check_buf tile = check_buf_new(sl_tile_bytes(c.type, 64), 64), state_buf = check_buf_new(2 * sl_state_bytes(64), 64);
+        check_buf tile = check_buf_new(sl_tile_bytes(c.type, 64), 64);
+        check_buf state_buf = check_buf_new(2 * sl_state_bytes(64), 64);
         check_buf qblocks = check_buf_new(2 * sl_qblock_bytes(c.type, 64), 64);
         check_buf scratch = check_buf_new(sl_tile_scratch_bytes(c.type, 64), 64);
         fill_queries(qblocks.data, &c);
