@@ -69,7 +69,7 @@ static size_t work_options(bench_cmd *b, bool burst, sl_arg *out)
         {.name = "repeat", .kind = SL_ARG_KIND_INT, .out = &b->repeat, .min = 1, .max = 64,
          .help = "rounds", .default_text = burst ? "3" : "1"},
         {.name = "resident", .kind = SL_ARG_KIND_SIZE, .out = &b->resident,
-         .help = "of the cache, kept in memory", .default_text = "what --ram leaves"},
+         .help = "of the cache, kept in memory", .default_text = "what --ram leaves; without --ram 0"},
         {.name = "table", .kind = SL_ARG_KIND_FLAG, .out = &b->table,
          .help = "every row of the published table (with --tokens: those of these lengths)"},
     };
@@ -242,6 +242,10 @@ static sl_status measure_job(const job *j, sl_bench_row *out, sl_err *err)
 {
     sl_bench_options o = j->b->o;
     o.is_f16 = j->is_f16;
+    if (o.ram_bytes == 0 && j->kind != JOB_SWEEP && j->kind != JOB_IN_MEMORY) {
+        o.ram_bytes = BENCH_CMD_RAM;
+        o.resident_bytes = o.resident_bytes < 0 ? 0 : o.resident_bytes;
+    }
     switch (j->kind) {
     case JOB_BURST:
         return sl_bench_burst(&o, j->tokens, j->rows, j->n_rows, out, err);
@@ -387,7 +391,9 @@ static int run_part(bench_cmd *b, int part, int argc, char **argv, sl_err *err)
         table.n_options = shape_options(b, options);
         table.n_options += work_options(b, part == BURST, options + table.n_options);
     }
-    table.n_options += cli_compute_options(&b->m, options + table.n_options);
+    sl_arg *ram = options + table.n_options; /* the first of its group */
+    table.n_options += cli_compute_options(&b->m, ram);
+    ram->default_text = "384M; for --ram-sweep and --in-memory half of what is free";
     table.n_options += cli_io_options(&b->m, options + table.n_options);
     table.n_options += cli_output_options(&b->m, options + table.n_options);
     sl_args_result result;

@@ -90,7 +90,7 @@ def work(mode):
         for rows in ("1", "2", "8", "64"):
             yield ["burst", "--tokens", tokens, "--rows", rows, *streamed, "--repeat", "5"]
     yield ["burst", "--tokens", "256K", "--rows", "1", "--ram-sweep", "9", "--repeat", "5"]
-    yield ["burst", "--table", "--ram", "384M"]
+    yield ["burst", "--table"]
 
 
 def make_group():

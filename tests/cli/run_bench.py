@@ -83,7 +83,7 @@ def burst_rows():
 
 
 def resident():
-    done = bench("burst", *SMALL, "--tokens", "8K", "--rows", "1", "--json")
+    done = bench("burst", *SMALL, "--tokens", "8K", "--rows", "1", "--ram", "512M", "--json")
     problems = wrong(done)
     for row in [] if problems else rows_of(done):
         if row["bytes_read"] != 0 or row["resident_bytes"] != row["kv_bytes"] or row["io_mode"] != "memory":
@@ -91,6 +91,12 @@ def resident():
         if row["mode"] != "naive":
             problems.append(f"one row is {row['mode']}")
     report("a budget that holds everything reads nothing", problems)
+    done = bench("burst", *SMALL, "--tokens", "8K", "--rows", "1", "--json")
+    problems = wrong(done)
+    for row in [] if problems else rows_of(done):
+        if row["bytes_read"] != row["kv_bytes"] or row["ram_bytes"] != 384 << 20:
+            problems.append(f"read {row['bytes_read']} of {row['kv_bytes']}, ceiling {row['ram_bytes']}")
+    report("without a budget everything is streamed", problems)
 
 
 def prefill():
