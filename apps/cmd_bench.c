@@ -374,7 +374,8 @@ static const struct {
      "Writes a file of random bytes, then reads it in turn by this program's reader, by plain reads, through the page "
      "cache, by mapping, and by fio where it is installed."},
     {"burst", "sluice bench burst [options]",
-     "Mode B: a few rows over a long synthetic context on flash, beside its reads alone, its kernels alone and floors."},
+     "Mode B: a few rows over a long synthetic context on flash, beside its reads alone, its kernels alone and its "
+     "floors."},
     {"prefill", "sluice bench prefill [options]",
      "Mode A: a synthetic prompt through causal attention, window by window, its K and V written as they come."},
 };

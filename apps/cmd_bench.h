@@ -7,8 +7,8 @@
 
 enum { BENCH_CMD_ROWS = 64, BENCH_CMD_LIST = 16 };
 
-/* Where no ceiling is given. What streams has this one and keeps nothing in memory beside its ring; half of what is free,
- * as elsewhere, would hold the whole context on many machines and measure no flash. */
+/* Where no ceiling is given. What streams has this one and keeps nothing in memory beside its ring; half of what is
+ * free, as elsewhere, would hold the whole context on many machines and measure no flash. */
 #define BENCH_CMD_RAM (UINT64_C(384) << 20)
 
 typedef struct bench_cmd {
