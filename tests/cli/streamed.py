@@ -208,6 +208,7 @@ class Ground:
     def __init__(self, program, folder, n_tokens=1400):
         self.folder, self.n_tokens = Path(folder), n_tokens
         os.chmod(folder, 0o755)
+        os.environ["XDG_CACHE_HOME"] = str(self.folder)  # no notes of the user's, none made for them
         self.program = shutil.copy(program, self.folder / "sluice")  # where an ordinary user may reach it
         self.model, self.text = str(self.folder / "streamed.gguf"), str(self.folder / "text")
         Path(self.model).write_bytes(Streamed().bytes())
