@@ -151,6 +151,14 @@ def can_filter():
         raise Missing("the kernel takes no seccomp filter here")
 
 
+def has_io_uring():
+    """Whether this process gets a ring."""
+    fd = ctypes.CDLL(None).syscall(ctypes.c_long(425), ctypes.c_uint(1), ctypes.create_string_buffer(120))
+    if fd >= 0:
+        os.close(fd)
+    return fd >= 0
+
+
 @contextlib.contextmanager
 def sysctl(name, value):
     need_root()

@@ -18,6 +18,9 @@ import tempfile
 import threading
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parent))
+from kernel_ways import has_io_uring  # noqa: E402
+
 TEXT_BYTES = 6500  # about 1,400 tokens of the licence
 LICENCE = Path("/usr/share/common-licenses/GPL-3")
 failed = 0
@@ -73,14 +76,9 @@ def reading(done, walked, written_at_most):
     return problems
 
 
-def engines(program):
-    """Arguments that force each way of reading flash, in turn; none where the program has one way only."""
-    told = subprocess.run([program, "score", "--help"], capture_output=True, check=True).stdout
-    return [["--io", way] for way in ("uring", "pool", "buffered")] if b"--io " in told else [[], [], []]
-
-
 def score_ways(program, model, text):
-    ways = engines(program)
+    # Each way of reading flash in turn
+    ways = [["--io", "uring" if has_io_uring() else "auto"], ["--io", "pool"], ["--io", "buffered"]]
     for kv, more in (("q8_0", 30), ("f16", 60)):
         pipe = text + ".logits"
         base = [program, "score", "-m", model, "-f", text, "--top", "2", "--json", "--kv", kv, "--verbose"]
