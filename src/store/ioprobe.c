@@ -13,7 +13,7 @@ enum {
     WRITE_BYTES = 4 * MIB, /* of one write; the file is a multiple */
     MIN_FILE_BYTES = 16 * MIB,
     FREE_SHARE = 4,   /* the file takes one part in so many of what the disk has left */
-    MAX_DEPTH = 256,  /* 64 MiB in reads of 256 KiB */
+    MAX_DEPTH = 128,  /* reads in flight: as many as the stream ever has */
     DEFAULT_READ_BYTES = MIB, /* where the disk cannot be known */
     DEFAULT_FLIGHT_BYTES = 32 * MIB,
     SLACK = 256 << 10 /* of the budget: alignment, the queue's small change */
@@ -64,7 +64,7 @@ static size_t choose_memory(const probe *p)
     size_t most = p->options->memory_bytes ? p->options->memory_bytes : flight_sizes[N_FLIGHTS - 1];
     uint64_t left = sl_budget_left(p->options->budget);
     for (size_t i = N_FLIGHTS - 1; i > 0; i--) {
-        uint64_t need = flight_sizes[i] + sl_queue_bytes(flight_sizes[i] / read_sizes[0]) + SLACK;
+        uint64_t need = flight_sizes[i] + sl_queue_bytes(MAX_DEPTH) + SLACK;
         if (flight_sizes[i] <= most && need <= left)
             return flight_sizes[i];
     }
@@ -216,7 +216,8 @@ static void list_ways(probe *p)
 {
     for (size_t f = 0; f < N_FLIGHTS; f++)
         for (size_t r = 0; r < N_READS; r++)
-            if (flight_sizes[f] <= p->memory_bytes && read_sizes[r] <= flight_sizes[f])
+            if (flight_sizes[f] <= p->memory_bytes && read_sizes[r] <= flight_sizes[f] &&
+                flight_sizes[f] / read_sizes[r] <= MAX_DEPTH)
                 p->ways[p->n_ways++] = (way){.read_bytes = read_sizes[r], .in_flight_bytes = flight_sizes[f]};
 }
 
@@ -323,14 +324,13 @@ static sl_status run(probe *p, sl_io_profile *out, sl_err *err)
         status = open_file(p, err);
     if (status == SL_OK)
         status = write_file(p, &out->write_rate, err);
-    size_t depth = p->memory_bytes / read_sizes[0];
     const sl_queue_options queue = {
         .vfs = p->vfs,
         .file = p->file,
         .name = o->dir,
         .memory = p->memory,
         .memory_bytes = p->memory_bytes,
-        .depth = depth < MAX_DEPTH ? depth : MAX_DEPTH,
+        .depth = MAX_DEPTH,
         .engine = o->engine,
         .budget = o->budget,
         .log = o->log,
