@@ -132,7 +132,7 @@ static void check_part(const kv_model *model, uint32_t layer, uint64_t part_idx,
 
 sl_status kv_model_walk(kv_model *model, sl_kv *kv, uint32_t layer, uint64_t most, uint64_t *parts, sl_err *err)
 {
-    enum { MOST_HELD = 8 };
+    enum { MOST_HELD = 16 };
     sl_kv_part held[MOST_HELD];
     uint32_t n_held = 0;
     sl_status status = SL_OK;

@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "common/fault_vfs.h"
 #include "common/kv_model.h"
 
 static const char *kv_dir(void)
@@ -32,6 +33,7 @@ typedef struct setup {
     sl_kv *kv;
     sl_kv_layer layers[KV_MODEL_LAYERS];
     sl_kv_options options;
+    fault_vfs shuffled;
 } setup;
 
 static sl_geom random_geom(setup *s, uint64_t seed)
@@ -113,6 +115,18 @@ static uint64_t random_step(kv_model *model)
     return steps[kv_model_random(model, sizeof steps / sizeof *steps)];
 }
 
+/* How to read: sizes, engine, order of ends. */
+static void random_reader(setup *s)
+{
+    kv_model *model = &s->model;
+    s->options.read_bytes = kv_model_random(model, 2) ? 0 : (size_t)4096 << kv_model_random(model, 10);
+    s->options.in_flight_bytes = kv_model_random(model, 2) ? 0 : (size_t)4096 << kv_model_random(model, 10);
+    s->options.io_engine = kv_model_random(model, 3) ? SL_IO_ENGINE_AUTO : SL_IO_ENGINE_POOL;
+    fault_vfs_init(&s->shuffled, FAULT_AIO_SHUFFLED, 0, 1);
+    if (kv_model_random(model, 2))
+        s->options.vfs = &s->shuffled.vfs;
+}
+
 /* Only announced passes, each walked to its end: every byte read is walked, but for what a growth takes back: of
  * layers that grow between passes, after a pass without growth, one ring at most. */
 static void run_steady(uint64_t seed)
@@ -125,7 +139,7 @@ static void run_steady(uint64_t seed)
     uint64_t total = sl_geom_token_bytes(&geom) * model->max_tokens;
     s.options.n_slots = 2 + kv_model_random(model, 3);
     s.options.slot_bytes = kv_model_random(model, 2) ? 0 : kv_model_random(model, 8 * sl_geom_max_part_bytes(&geom));
-    s.options.read_bytes = kv_model_random(model, 2) ? 0 : (size_t)4096 << kv_model_random(model, 10);
+    random_reader(&s);
     s.options.resident_bytes = kv_model_random(model, 2) ? 0 : kv_model_random(model, total);
     s.options.force_buffered = kv_model_random(model, 8) == 0;
     model->n_held = 1 + (uint32_t)kv_model_random(model, s.options.n_slots);
@@ -167,6 +181,7 @@ static void run_wild(uint64_t seed)
     s.options.n_slots = 2 + kv_model_random(model, 2);
     s.options.slot_bytes = kv_model_random(model, 6 * sl_geom_max_part_bytes(&geom));
     s.options.resident_bytes = kv_model_random(model, 2) ? 0 : kv_model_random(model, total);
+    random_reader(&s);
     create(&s);
     sl_err err = {0};
     for (int step = 0; step < 60; step++) {
