@@ -151,6 +151,7 @@ int main(int argc, char **argv)
 {
     const uint32_t heads[] = {1, 2, 3, 8}, groups[] = {1, 3, 8};
     const size_t rows[] = {1, 4}, threads[] = {1, 2};
+    const uint64_t n_parts = (argc > 1 ? strtoull(argv[1], NULL, 10) : 65536) / SL_PART_TOKENS;
     puts("type,head_dim,kv_heads,group,rows,threads,gb_per_s_min,gb_per_s,gb_per_s_max,us_per_part");
     for (size_t i = 0; i < 2 * 4 * 3 * 2 * 2; i++) {
         const shape s = {.type = i < 48 ? SL_KV_TYPE_Q8_0 : SL_KV_TYPE_F16,
@@ -159,7 +160,7 @@ int main(int argc, char **argv)
                          .group = groups[i / 4 % 3],
                          .n_rows = rows[i / 2 % 2],
                          .n_threads = threads[i % 2],
-                         .n_tokens = (argc > 1 ? strtoull(argv[1], NULL, 10) : 65536) / SL_PART_TOKENS * SL_PART_TOKENS};
+                         .n_tokens = n_parts * SL_PART_TOKENS};
         measure(&s);
     }
     return 0;

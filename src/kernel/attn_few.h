@@ -4,6 +4,10 @@
 #ifndef SL_ATTN_FEW_H
 #define SL_ATTN_FEW_H
 
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
 #include "kernel/kernel.h"
 
 /* Most queries of a call's last block that take this path. AVX2: where bench/bench_attn.c sees the two paths meet.
@@ -18,6 +22,14 @@ static inline size_t sl_attn_few(size_t n, size_t most)
 }
 
 #if defined(__x86_64__)
+/* Calls bytes of the next tile into the cache, line by line: the processor's own prefetching stops at every page, and a
+ * tile is a few pages. */
+static inline void sl_attn_fetch(const uint8_t *at, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i += 64)
+        _mm_prefetch((const char *)at + i, _MM_HINT_T0);
+}
+
 /* Queries [first, args->n_queries), all of one block, against the tile: with AVX2, FMA and F16C. */
 void sl_attn_few_f16_avx2(const sl_tile_args *args, size_t first);
 void sl_attn_few_q8_avx2(const sl_tile_args *args, size_t first);

@@ -29,14 +29,6 @@ AVX2_INLINE __m256 halves_8(const uint8_t *in)
     return _mm256_cvtph_ps(_mm_load_si128((const __m128i *)(const void *)in));
 }
 
-/* Calls bytes of the next tile into the cache: the processor's own prefetching stops at every page, and a tile is only
- * two. */
-AVX2_INLINE void fetch(const uint8_t *at, size_t bytes)
-{
-    for (size_t i = 0; i < bytes; i += 64)
-        _mm_prefetch((const char *)at + i, _MM_HINT_T0);
-}
-
 /* ---- softmax and the fold, one query ---- */
 
 AVX2_INLINE __m256 visible_8(uint64_t mask, int key)
@@ -137,7 +129,7 @@ AVX2_INLINE void scores_f16(few_query *f, const sl_tile_args *args, const int nq
         const uint8_t *k = args->tile + 2 * key, *next = args->next + 2 * key;
         for (size_t d = 0; d < args->head_dim; d++, k += 2 * SL_TILE, next += 2 * SL_TILE) {
             EACH_ACCUMULATOR(STEP)
-            fetch(next, row_bytes);
+            sl_attn_fetch(next, row_bytes);
         }
         EACH_ACCUMULATOR(STORE)
 #undef STEP
@@ -156,7 +148,7 @@ AVX2_INLINE void output_dims_f16(few_query *f, const sl_tile_args *args, size_t 
     const size_t v_off = 128 * args->head_dim + 2 * d, row_bytes = (size_t)(16 * ACCUMULATORS / nq);
     const uint8_t *v = args->tile + v_off, *next = args->next + v_off;
     for (int key = 0; key < SL_TILE; key++, v += 2 * args->head_dim, next += 2 * args->head_dim) {
-        fetch(next, row_bytes);
+        sl_attn_fetch(next, row_bytes);
         if (masked && !(f->mask >> key & 1))
             continue;
         EACH_ACCUMULATOR(STEP)
@@ -290,7 +282,7 @@ AVX2_INLINE void scores_q8(few_query *f, const sl_tile_args *args, const int nq)
         }
         const uint8_t *ks = tile + 64 * head_dim + g * 2 * SL_TILE;
         for (size_t key = 0; key < SL_TILE; key += 8, next += 8 * SL_GROUP) {
-            fetch(next, 8 * SL_GROUP);
+            sl_attn_fetch(next, 8 * SL_GROUP);
             const uint8_t *k = tile + key * head_dim + g * SL_GROUP;
 #define KEY(i) key_products(k + (i)*head_dim, &even, &odd, nq)
             sums dot = SUM_OF_EIGHT(KEY, nq);
@@ -365,10 +357,10 @@ AVX2_INLINE void outputs_q8(few_query *f, const sl_tile_args *args, const int nq
         float scale[TOGETHER] = {0.0f, 0.0f};
         for (int j = 0; j < nq; j++)
             scale[j] = weights_q8(f + j, tile + 132 * head_dim + g * 2 * SL_TILE, masked);
-        fetch(args->next + 64 * head_dim + g * 2 * SL_TILE, 2 * SL_TILE);
-        fetch(args->next + 132 * head_dim + g * 2 * SL_TILE, 2 * SL_TILE);
+        sl_attn_fetch(args->next + 64 * head_dim + g * 2 * SL_TILE, 2 * SL_TILE);
+        sl_attn_fetch(args->next + 132 * head_dim + g * 2 * SL_TILE, 2 * SL_TILE);
         for (size_t d = g * SL_GROUP; d < (g + 1) * SL_GROUP; d += 8) {
-            fetch(args->next + 68 * head_dim + d * SL_TILE, 8 * SL_TILE);
+            sl_attn_fetch(args->next + 68 * head_dim + d * SL_TILE, 8 * SL_TILE);
             const uint8_t *v = tile + 68 * head_dim + d * SL_TILE;
 #define DIMENSION(i) value_products(v + (i)*SL_TILE, f, nq)
             sums dot = SUM_OF_EIGHT(DIMENSION, nq);

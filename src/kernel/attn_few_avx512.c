@@ -43,13 +43,6 @@ AVX512_INLINE float tree_of_lanes(__m512 x)
     return _mm_cvtss_f32(_mm_add_ss(four, _mm_movehdup_ps(four)));
 }
 
-/* Calls bytes of the next tile into the cache: the processor's own prefetching stops at every page. */
-AVX512_INLINE void fetch(const uint8_t *at, size_t bytes)
-{
-    for (size_t i = 0; i < bytes; i += 64)
-        _mm_prefetch((const char *)at + i, _MM_HINT_T0);
-}
-
 /* ---- sums of lanes: of 2 and 4 vectors inside each 128 bits, then across ---- */
 
 AVX512_INLINE __m512i add_2(__m512i a, __m512i b)
@@ -189,7 +182,7 @@ AVX512_INLINE void outputs_of_group(few_query *f, const sl_tile_args *args, size
     float scale = weights(f, args->tile + 132 * head_dim + g * 2 * SL_TILE, &low, &high);
     for (size_t d = g * SL_GROUP; d < (g + 1) * SL_GROUP; d += 16) {
         const uint8_t *v = args->tile + 68 * head_dim + d * SL_TILE;
-        fetch(args->next + 68 * head_dim + d * SL_TILE, 16 * SL_TILE);
+        sl_attn_fetch(args->next + 68 * head_dim + d * SL_TILE, 16 * SL_TILE);
 #define DIMENSION(i) value_products(v + (i)*SL_TILE, low, high)
         __m512i a = add_neighbours(SUM_OF_FOUR(DIMENSION, 0), SUM_OF_FOUR(DIMENSION, 4));
         __m512i b = add_neighbours(SUM_OF_FOUR(DIMENSION, 8), SUM_OF_FOUR(DIMENSION, 12));
@@ -235,15 +228,15 @@ AVX512 void sl_attn_few_q8_avx512(const sl_tile_args *call, size_t first)
         f.state = (float *)(void *)(args.states + query / SL_LANES * args.state_stride) + query % SL_LANES;
         query_load(&f, block, query % SL_LANES, head_dim);
         for (size_t pair = 0; 2 * SL_GROUP * pair < head_dim; pair++) {
-            fetch(args.next + pair * 2 * SL_GROUP * SL_TILE, 2 * SL_GROUP * SL_TILE);
+            sl_attn_fetch(args.next + pair * 2 * SL_GROUP * SL_TILE, 2 * SL_GROUP * SL_TILE);
             if (2 * SL_GROUP * (pair + 1) <= head_dim)
                 scores_of_pair(&f, args.tile, head_dim, pair, true);
             else
                 scores_of_pair(&f, args.tile, head_dim, pair, false);
         }
         softmax(&f, args.softcap);
-        fetch(args.next + 64 * head_dim, 4 * head_dim);
-        fetch(args.next + 132 * head_dim, 4 * head_dim);
+        sl_attn_fetch(args.next + 64 * head_dim, 4 * head_dim);
+        sl_attn_fetch(args.next + 132 * head_dim, 4 * head_dim);
         for (size_t g = 0; g < head_dim / SL_GROUP; g++)
             outputs_of_group(&f, &args, g);
         fold_o(&f, head_dim);
