@@ -2,7 +2,6 @@
 #include <stdlib.h>
 
 #include "bench/cache.h"
-#include "platform/os.h"
 
 enum { DEFAULT_REPEATS = 3, MAX_REPEATS = 64 };
 
@@ -66,7 +65,6 @@ static void take_rounds(const bench_cache *cache, rounds *r, size_t n, sl_bench_
     row->bytes_written = r->last.bytes_written;
     row->verified_rows_per_s = row->end_to_end_s.median > 0 ? (double)row->rows / row->end_to_end_s.median : 0;
     row->ring_bytes = cache->ring_bytes;
-    row->peak_rss_bytes = sl_os_peak_rss_bytes();
     sl_kv_stats stats;
     sl_kv_get_stats(cache->kv, &stats);
     row->resident_bytes = stats.bytes_resident;
@@ -160,6 +158,9 @@ sl_status sl_bench_ram_sweep(const sl_bench_options *options, uint64_t tokens, s
     bench_cache cache = {0};
     uint64_t first_hash = 0;
     status = bench_machine_init(&m, options, true, err);
+    /* From the least on: a ring that keeps the disk busy, no larger. */
+    if (m.options.ring_bytes == 0)
+        m.options.ring_bytes = m.profile.in_flight_bytes + m.profile.in_flight_bytes / 2;
     if (status == SL_OK)
         status = bench_cache_init(&cache, &m, tokens, most, 0, err);
     if (status == SL_OK)

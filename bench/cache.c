@@ -34,11 +34,12 @@ static sl_attn_options attn_options(bench_machine *m, size_t max_rows)
     };
 }
 
-/* Everything but ring and resident parts; what only filling needs counts too. */
+/* Everything but ring and resident parts; what only filling needs counts too, and then serves to measure rates. */
 static uint64_t fixed_bytes(bench_cache *cache)
 {
     bench_machine *m = cache->m;
-    uint64_t bytes = sl_kv_table_bytes(&m->geom, cache->tokens) + sl_geom_max_part_bytes(&m->geom) + SLACK_BYTES;
+    uint64_t part = sl_geom_max_part_bytes(&m->geom), passing = part > BENCH_RATES_BYTES ? part : BENCH_RATES_BYTES;
+    uint64_t bytes = sl_kv_table_bytes(&m->geom, cache->tokens) + passing + SLACK_BYTES;
     if (cache->max_rows == 0)
         return bytes;
     sl_attn_options attn = attn_options(m, cache->max_rows);

@@ -15,7 +15,8 @@ enum {
     PROGRAM_MARGIN = 3 << 20,
     THREAD_MARGIN = 96 << 10,
     UNKNOWN_RSS = 16 << 20,
-    PROBE_BYTES = 64 << 20 /* of the disk's measurement, at most */
+    PROBE_BYTES = 64 << 20, /* of the disk's measurement, at most */
+    RATES_LIMIT = 64 << 20  /* of the rates' budget: of one block they take a quarter */
 };
 
 static uint64_t min_u64(uint64_t a, uint64_t b)
@@ -215,15 +216,26 @@ void bench_row_init(const bench_machine *m, const char *mode, uint64_t tokens, s
     };
 }
 
+/* Within BENCH_RATES_BYTES, whatever the budget has left: a sweep's points must not take more than they say. What does
+ * not fit there has no rate. */
+static sl_status measure_rates(bench_machine *m, size_t rows, double *memory_rate, double *keys_per_s, sl_err *err)
+{
+    sl_budget budget;
+    sl_budget_init(&budget, min_u64(RATES_LIMIT, sl_budget_left(&m->budget)));
+    const sl_rates_machine machine = {&m->kernels, m->pool, &budget, 0};
+    const sl_rates_attn shape = {m->geom.type, m->options.shape.n_heads, m->options.shape.n_kv_heads,
+                                 m->options.shape.head_dim, rows};
+    sl_status status = sl_rates_memory(&machine, memory_rate, err);
+    if (status == SL_OK)
+        status = sl_rates_attention(&machine, &shape, keys_per_s, err);
+    sl_budget_deinit(&budget);
+    return status == SL_REFUSED ? SL_OK : status;
+}
+
 sl_status bench_row_floors(bench_machine *m, const bench_work *work, sl_bench_row *row, sl_err *err)
 {
-    const sl_rates_machine machine = {&m->kernels, m->pool, &m->budget, 0};
-    const sl_rates_attn shape = {m->geom.type, m->options.shape.n_heads, m->options.shape.n_kv_heads,
-                                 m->options.shape.head_dim, work->rows};
     double memory_rate = 0, keys_per_s = 0;
-    sl_status status = sl_rates_memory(&machine, &memory_rate, err);
-    if (status == SL_OK)
-        status = sl_rates_attention(&machine, &shape, &keys_per_s, err);
+    sl_status status = measure_rates(m, work->rows, &memory_rate, &keys_per_s, err);
     if (status != SL_OK)
         return status;
     double read_rate = m->profile.read_rate, limit = (double)m->options.read_rate;
@@ -239,6 +251,7 @@ sl_status bench_row_floors(bench_machine *m, const bench_work *work, sl_bench_ro
     row->floor_compute_s = keys_per_s > 0 ? work->keys / keys_per_s : 0;
     double floor = row->floor_disk_s > row->floor_compute_s ? row->floor_disk_s : row->floor_compute_s;
     row->floor_s = row->floor_memory_s > floor ? row->floor_memory_s : floor;
+    row->peak_rss_bytes = sl_os_peak_rss_bytes(); /* what measuring the rates took too: it is seen from outside */
     return SL_OK;
 }
 

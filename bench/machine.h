@@ -45,7 +45,8 @@ uint64_t bench_kv_bytes(const bench_machine *m, uint64_t tokens);
 /* What is known before anything is measured. */
 void bench_row_init(const bench_machine *m, const char *mode, uint64_t tokens, size_t rows, sl_bench_row *row);
 /* Floors from this machine's rates: bytes read, written and walked, and key visits of all layers: stored tokens of one
- * layer, once for all the rows. */
+ * layer, once for all the rows. Takes the peak memory, last. */
+enum { BENCH_RATES_BYTES = 20 << 20 }; /* that measuring the rates takes */
 typedef struct bench_work {
     uint64_t bytes_read, bytes_written, bytes_walked;
     double keys;

@@ -5,7 +5,6 @@
 #include "attn/attn.h"
 #include "bench/machine.h"
 #include "bench/synth.h"
-#include "platform/os.h"
 
 enum { MOST_WINDOW = 4096, SLACK_BYTES = 256 << 10, MAX_REPEATS = 16 };
 
@@ -221,7 +220,6 @@ static void take_stats(prefill *p, const bench_pass *pass, sl_bench_row *row)
     row->io_engine = stats.io_engine ? stats.io_engine : "none";
     row->read_bytes = stats.read_bytes;
     row->in_flight_bytes = stats.in_flight_bytes;
-    row->peak_rss_bytes = sl_os_peak_rss_bytes();
 }
 
 static sl_status run_once(prefill *p, prefill_way way, double *seconds, sl_bench_row *row, sl_err *err)
