@@ -24,12 +24,13 @@ static bool parse(plan_state *s, int argc, char **argv, int *exit_code, sl_err *
         {.name = "rows", .kind = SL_ARG_KIND_INT, .out = &s->rows, .min = 1, .max = 256,
          .help = "rows that a pass over it serves: the last token and its drafts", .default_text = "64"},
     };
-    sl_arg options[CLI_MODEL_OPTIONS + OWN_OPTIONS + CLI_COMPUTE_OPTIONS + CLI_IO_OPTIONS + CLI_OUTPUT_OPTIONS];
+    sl_arg options[OWN_OPTIONS + CLI_MACHINE_OPTIONS];
     size_t n = cli_model_options(&s->machine, options);
     memcpy(options + n, own, sizeof own);
     n += OWN_OPTIONS;
     n += cli_compute_options(&s->machine, options + n);
     n += cli_io_options(&s->machine, options + n);
+    n += cli_long_options(&s->machine, options + n);
     n += cli_output_options(&s->machine, options + n);
     const sl_args_table table = {
         .usage = "sluice plan -m MODEL.gguf --tokens 1M [options]",
@@ -51,7 +52,8 @@ static const char *kv_dir(const plan_state *s)
 
 static bool is_beyond_training(const plan_state *s)
 {
-    return (uint64_t)s->tokens > s->info.n_ctx_train;
+    double stretch = s->machine.rope_scale > 1.0 ? s->machine.rope_scale : 1.0;
+    return (double)s->tokens > stretch * (double)s->info.n_ctx_train;
 }
 
 /* ------------------------------------------------------------------------------------------------------------ table */
@@ -180,6 +182,17 @@ static sl_status print_json(const plan_state *s, const sl_err *problem, sl_err *
     return sl_json_finish(&j, err);
 }
 
+static sl_status print_cancelled_json(void)
+{
+    sl_json j;
+    sl_json_init(&j, stdout);
+    sl_json_object_start(&j);
+    sl_json_key(&j, "cancelled");
+    sl_json_bool(&j, true);
+    sl_json_object_end(&j);
+    return sl_json_finish(&j, NULL);
+}
+
 /* ------------------------------------------------------------------------------------------------------------- work */
 
 /* The answer's part of the context is as long as one burst: what it is does not move the sums. */
@@ -201,6 +214,8 @@ static sl_status work(plan_state *s, sl_err *err)
     sl_engine_get_info(s->engine, &s->info);
     const sl_context_options options = context_options(s);
     status = sl_engine_plan(s->engine, &options, (size_t)s->rows, &s->plan, &s->estimate, err);
+    if (status == SL_CANCELLED && s->machine.json)
+        return print_cancelled_json() == SL_OK ? status : SL_FAILED;
     /* A refusal comes with all that is known, unless it came before anything was. */
     if (status != SL_OK && !(status == SL_REFUSED && s->plan.kv_bytes > 0))
         return status;

@@ -225,9 +225,10 @@ def budget_figures(program, model, text):
 
 
 def interrupt_case(program, model):
-    """Ctrl-C while 3 GB of weights are loaded: one object on stdout, and 130."""
+    """Ctrl-C while 3 GB of weights are loaded, while the disk is measured: one object on stdout, and 130."""
     write_sparse(model, 12, 16, 4, 64, 4096, 16384)
-    for command in (["run", "-m", model, "-p", "x"], ["score", "-m", model, "-f", __file__]):
+    for command in (["run", "-m", model, "-p", "x"], ["score", "-m", model, "-f", __file__],
+                    ["plan", "-m", model, "--tokens", "4M", "--io-probe"]):
         process = subprocess.Popen([program.path, *command, "--json", "--ram", "8G", "--force-context"],
                                    stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                    env=program.environment)
@@ -241,7 +242,7 @@ def interrupt_case(program, model):
             problems += [] if told and stdout.count("\n") == 1 else [stdout[:300]]
         except ValueError:
             problems.append(f"no JSON: {stdout[:200]!r}")
-        report(f"interrupt: {command[0]} --json while the model loads", problems)
+        report(f"interrupt: {command[0]} --json before the first result", problems)
 
 
 def demo_case(program):
