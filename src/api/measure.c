@@ -7,7 +7,7 @@
 #include "api/rates.h"
 
 /* Of one measurement. There are at most 1 + 5 + 3 for each weight type. */
-static const double measure_s = 0.02;
+static const double measure_s = 0.03;
 
 static sl_status measure_attention(sl_engine *engine, const sl_rates_machine *machine, sl_kv_type type, sl_err *err)
 {

@@ -110,13 +110,20 @@ sl_status sl_rates_memory(const sl_rates_machine *machine, double *bytes_per_s, 
 
 /* -------------------------------------------------------------------------------------------------------- attention */
 
-enum { PART_GROUPS = 16, CHUNK_BLOCKS = 16, TILE_KINDS = 4 };
+enum {
+    PART_GROUPS = 16,
+    CHUNK_BLOCKS = 16,
+    TILE_KINDS = 4,
+    MAX_PARTS = 8,        /* of one run of the pool, */
+    RUN_TILE_BLOCKS = 256 /* so many that it has this much to do */
+};
 
-/* As attention lays its work out (attn/attn.c): items are a KV head and a chunk of query blocks. */
+/* As attention lays its work out (attn/attn.c): items are a KV head and a chunk of query blocks; with few items, those of
+ * two segments side by side. */
 typedef struct attn_work {
     const sl_rates_attn *shape;
     const sl_kernels *kernels;
-    size_t n_heads;  /* KV heads that are measured */
+    size_t n_heads;  /* KV heads that are measured; one of a second segment counts as another */
     size_t n_blocks; /* query blocks of a KV head that are measured */
     size_t n_queries, chunk, n_chunks;
     size_t qblock_bytes, state_bytes, scratch_bytes, tile_bytes;
@@ -157,11 +164,14 @@ static void lay_out_attention(const sl_rates_machine *machine, attn_work *w)
     size_t threads = sl_pool_threads(machine->pool), group = shape->n_heads / shape->n_kv_heads;
     size_t per_head = (4 * threads + shape->n_kv_heads - 1) / shape->n_kv_heads;
     size_t all_blocks = (shape->n_rows * group + SL_LANES - 1) / SL_LANES;
-    w->n_heads = min_size(shape->n_kv_heads, max_size(2 * threads, 4));
     w->chunk = min_size(CHUNK_BLOCKS, (all_blocks + per_head - 1) / per_head);
     w->n_blocks = min_size(all_blocks, per_head * CHUNK_BLOCKS);
     w->n_queries = min_size(shape->n_rows * group, w->n_blocks * SL_LANES);
     w->n_chunks = (w->n_blocks + w->chunk - 1) / w->chunk;
+    size_t sides = shape->n_kv_heads * w->n_chunks < 2 * threads ? 2 : 1;
+    w->n_heads = min_size(sides * shape->n_kv_heads, max_size(2 * threads, 4));
+    size_t part_work = PART_GROUPS * shape->n_kv_heads * all_blocks;
+    w->n_groups = PART_GROUPS * min_size(MAX_PARTS, (RUN_TILE_BLOCKS + part_work - 1) / part_work);
     w->qblock_bytes = sl_qblock_bytes(shape->type, shape->head_dim);
     w->state_bytes = sl_state_bytes(shape->head_dim);
     w->scratch_bytes = pad64(sl_tile_scratch_bytes(shape->type, shape->head_dim));
@@ -220,15 +230,15 @@ sl_status sl_rates_attention(const sl_rates_machine *machine, const sl_rates_att
     sl_fpenv saved = sl_fpenv_enter();
     fill_attention(&w);
     sl_fpenv_leave(saved);
-    /* A part at a time, as the run does, unless one would take longer than the measurement may. */
-    size_t n_items = w.n_heads * w.n_chunks;
+    /* Whole parts at a time, as the run does, unless that would take longer than the measurement may. */
+    size_t n_items = w.n_heads * w.n_chunks, n_groups = w.n_groups;
     w.n_groups = 1;
     double start = sl_os_seconds();
     sl_pool_run(machine->pool, n_items, fold_item, &w);
     double group_s = sl_os_seconds() - start;
-    w.n_groups = PART_GROUPS;
-    if (group_s * PART_GROUPS > seconds_of(machine))
-        w.n_groups = max_size(1, min_size(PART_GROUPS, (size_t)(seconds_of(machine) / group_s)));
+    w.n_groups = n_groups;
+    if (group_s * (double)n_groups > seconds_of(machine))
+        w.n_groups = max_size(1, min_size(n_groups, (size_t)(seconds_of(machine) / group_s)));
     double runs = runs_per_s(machine, n_items, fold_item, &w, next_part);
     double share = (double)(w.n_queries * w.n_heads) / (double)(shape->n_rows * shape->n_heads);
     *keys_per_s = runs * (double)(w.n_groups * SL_TILE) * share;
