@@ -101,7 +101,10 @@ static void print_sizes(const plan_state *s)
     print_size("least budget that could work", p->needed_bytes);
     printf("disk     %s\n", kv_dir(s));
     print_size("needed", p->disk_bytes);
-    print_size("free", p->disk_free_bytes);
+    if (p->disk_free_bytes == UINT64_MAX)
+        printf("  %-32s%12s\n", "free", "unknown");
+    else
+        print_size("free", p->disk_free_bytes);
     print_size("to be written", s->estimate.written_bytes);
 }
 

@@ -116,7 +116,8 @@ typedef struct sl_plan {
     uint64_t ram_bytes, program_bytes, weight_bytes, table_bytes, ring_bytes, window_bytes, resident_bytes;
     uint64_t decode_resident_bytes; /* with what the window leaves when the answer begins */
     uint64_t needed_bytes; /* the least that could work */
-    uint64_t kv_bytes, kv_token_bytes, disk_bytes, disk_free_bytes;
+    uint64_t kv_bytes, kv_token_bytes, disk_bytes;
+    uint64_t disk_free_bytes; /* UINT64_MAX: the file system does not count them */
     size_t window_tokens, max_tokens;
     uint32_t n_slots;
 } sl_plan;

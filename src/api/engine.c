@@ -236,10 +236,22 @@ static void warn_of_threads(const sl_engine *engine)
                      engine->options.n_threads, n_cpus);
 }
 
+/* The kernel ends or swaps a process that takes more than there is: the budget cannot be kept then. */
+static void warn_of_memory(const sl_engine *engine)
+{
+    uint64_t available = sl_os_free_memory_bytes();
+    if (!engine->options.plan_only && engine->ram_bytes > available)
+        sl_log_write(&engine->log, SL_LOG_LEVEL_WARNING,
+                     "memory budget of %.0f MiB, but only %.0f are free: the system may end or swap this process",
+                     mib(engine->ram_bytes), mib(available));
+}
+
 static sl_status open_engine(sl_engine *engine, sl_err *err)
 {
     const sl_engine_options *options = &engine->options;
     sl_status status = set_budget(engine, err);
+    if (status == SL_OK)
+        warn_of_memory(engine);
     if (status == SL_OK)
         status = copy_text(&engine->budget, options->model_path, strlen(options->model_path), &engine->path, err);
     if (status == SL_OK)

@@ -181,6 +181,7 @@ sl_status sl_os_disk_free(const char *dir, uint64_t *out_bytes, sl_err *err)
     *out_bytes = 0;
     if (statvfs(dir, &info) != 0)
         return sl_err_set_errno(err, SL_FAILED, errno, "%s: cannot tell the free disk space", dir);
-    *out_bytes = (uint64_t)info.f_bavail * (uint64_t)info.f_frsize;
+    /* ramfs counts nothing: no blocks at all means unknown, not full. */
+    *out_bytes = info.f_blocks == 0 ? UINT64_MAX : (uint64_t)info.f_bavail * (uint64_t)info.f_frsize;
     return SL_OK;
 }

@@ -13,7 +13,7 @@ uint64_t sl_os_peak_rss_bytes(void);    /* VmHWM; 0 unknown */
 uint64_t sl_os_rss_bytes(void);         /* VmRSS; 0 unknown */
 uint64_t sl_os_free_memory_bytes(void); /* the smaller of what the machine and the memory cgroup have free */
 size_t sl_os_n_cpus(void);              /* this process may use */
-/* Free bytes of the file system of `dir` for this user. */
+/* Free bytes of the file system of `dir` for this user; UINT64_MAX: it does not count them. */
 sl_status sl_os_disk_free(const char *dir, uint64_t *out_bytes, sl_err *err) SL_CHECK;
 
 /* A regular file opened for reading (a directory, a device: refused by name). Positions are explicit. */
