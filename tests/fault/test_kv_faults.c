@@ -23,10 +23,23 @@ enum { MAX_TOKENS = 5000, SEED = 77 };
 static char temp_dir[64];
 static int n_warnings;
 
+/* How runs read: parts as they come, or cut into many small reads in flight; by the system's queue or by a pool. */
+static const struct way {
+    size_t slot_bytes, read_bytes;
+    sl_io_engine engine;
+} ways[] = {
+    {0, 0, SL_IO_ENGINE_AUTO},
+    {256 << 10, 32 << 10, SL_IO_ENGINE_AUTO},
+    {256 << 10, 32 << 10, SL_IO_ENGINE_POOL},
+};
+enum { N_WAYS = sizeof ways / sizeof ways[0] };
+static const struct way *way = &ways[0];
+
 static void count_warning(void *arg, sl_log_level level, const char *text)
 {
     (void)arg;
-    assert_non_null(strstr(text, "direct I/O"));
+    if (level == SL_LOG_LEVEL_WARNING)
+        assert_non_null(strstr(text, "direct I/O"));
     n_warnings += level == SL_LOG_LEVEL_WARNING;
 }
 
@@ -39,6 +52,9 @@ static sl_kv_options options_in(const char *dir, sl_budget *budget)
         .dir = dir,
         .max_tokens = MAX_TOKENS,
         .n_slots = 2,
+        .slot_bytes = way->slot_bytes,
+        .read_bytes = way->read_bytes,
+        .io_engine = way->engine,
         .resident_bytes = 3 * 70000, /* three parts or so */
         .budget = budget,
         .log = {count_warning, NULL},
@@ -100,6 +116,7 @@ static sl_status run_fault(fault_kind kind, int code, uint64_t n, uint64_t n_in_
     sl_status status = run(&options, stats, err);
     *hits = fault.n_hits;
     assert_int_equal(fault.n_open, 0);
+    assert_int_equal(fault.n_queues, 0);
     assert_int_equal(budget.used_bytes, 0);
     sl_budget_deinit(&budget);
     expect_empty(temp_dir);
@@ -145,11 +162,14 @@ static void expect_healing(fault_kind kind, int code, uint64_t n_in_row)
 static void test_errors(void **state)
 {
     (void)state;
+    for (way = ways; way < ways + N_WAYS; way++) {
+        expect_failures(FAULT_READ, EIO, SL_FAILED, "cannot read", strerror(EIO));
+        expect_failures(FAULT_ZERO_READ, 0, SL_FAILED, "the file ends there", "offset");
+    }
+    way = ways;
     expect_failures(FAULT_OPEN, EACCES, SL_FAILED, "cannot create", strerror(EACCES));
-    expect_failures(FAULT_READ, EIO, SL_FAILED, "cannot read", strerror(EIO));
     expect_failures(FAULT_WRITE, EIO, SL_FAILED, "cannot write", strerror(EIO));
     expect_failures(FAULT_WRITE, ENOSPC, SL_FAILED, "offset", strerror(ENOSPC));
-    expect_failures(FAULT_ZERO_READ, 0, SL_FAILED, "the file ends there", "offset");
     expect_failures(FAULT_ZERO_WRITE, 0, SL_FAILED, "takes no more", "offset");
     expect_failures(FAULT_WRITE_OUT, ENOSPC, SL_FAILED, "cannot write out", strerror(ENOSPC));
 }
@@ -157,7 +177,9 @@ static void test_errors(void **state)
 static void test_flipped_bit(void **state)
 {
     (void)state;
-    expect_failures(FAULT_FLIPPED_BIT, 0, SL_DAMAGED, "offset", temp_dir);
+    for (way = ways; way < ways + N_WAYS; way++)
+        expect_failures(FAULT_FLIPPED_BIT, 0, SL_DAMAGED, "offset", temp_dir);
+    way = ways;
     sl_err err;
     uint64_t hits;
     assert_int_equal(run_fault(FAULT_FLIPPED_BIT, 0, 4, 0, &hits, NULL, &err), SL_DAMAGED);
@@ -169,13 +191,55 @@ static void test_flipped_bit(void **state)
 static void test_transient(void **state)
 {
     (void)state;
-    expect_healing(FAULT_READ, EINTR, 0);
+    for (way = ways; way < ways + N_WAYS; way++) {
+        expect_healing(FAULT_READ, EINTR, 0);
+        expect_healing(FAULT_READ, EAGAIN, 2);
+        expect_healing(FAULT_SHORT_READ, 0, way == ways ? 0 : 3);
+    }
+    way = ways;
     expect_healing(FAULT_WRITE, EINTR, 5);
-    expect_healing(FAULT_READ, EAGAIN, 2);
     expect_healing(FAULT_WRITE, EAGAIN, 0);
-    expect_healing(FAULT_SHORT_READ, 0, 0);
     expect_healing(FAULT_SHORT_WRITE, 0, 0);
-    expect_healing(FAULT_SHORT_READ, 0, 3);
+}
+
+/* Whether this system has a queue of reads of its own for us. */
+static bool has_queue(void)
+{
+    sl_err err;
+    sl_kv_stats stats;
+    uint64_t hits;
+    assert_int_equal(run_fault(FAULT_NONE, 0, 1, 0, &hits, &stats, &err), SL_OK);
+    return strcmp(stats.io_engine, "pread pool") != 0;
+}
+
+/* What only the system's queue can do wrong. */
+static void test_queue(void **state)
+{
+    (void)state;
+    sl_err err;
+    sl_kv_stats stats;
+    uint64_t hits;
+    if (!has_queue())
+        skip();
+    for (way = ways; way < ways + 2; way++) {
+        expect_healing(FAULT_AIO_FEW_STARTED, 0, 0);
+        expect_healing(FAULT_AIO_START, EAGAIN, 1);
+        expect_healing(FAULT_AIO_WAIT, EINTR, 2);
+        expect_healing(FAULT_AIO_WAIT, EIO, 0);
+        expect_failures(FAULT_AIO_START, ENOMEM, SL_FAILED, "cannot read", strerror(ENOMEM));
+        assert_int_equal(run_fault(FAULT_AIO_SHUFFLED, 0, 1, 0, &hits, &stats, &err), SL_OK);
+        assert_int_equal(run_fault(FAULT_AIO_OPEN, EPERM, 1, 0, &hits, &stats, &err), SL_OK);
+        assert_string_equal(stats.io_engine, "pread pool");
+        assert_int_equal(run_fault(FAULT_AIO_REGISTER, ENOMEM, 1, 0, &hits, &stats, &err), SL_OK);
+        assert_non_null(strstr(stats.io_engine, "unregistered"));
+    }
+    static const struct way system_only = {0, 0, SL_IO_ENGINE_URING};
+    way = &system_only;
+    assert_int_equal(run_fault(FAULT_NONE, 0, 1, 0, &hits, &stats, &err), SL_OK);
+    assert_int_equal(run_fault(FAULT_AIO_OPEN, ENOSYS, 1, 0, &hits, &stats, &err), SL_REFUSED);
+    assert_non_null(strstr(err.text, strerror(ENOSYS)));
+    assert_non_null(strstr(err.text, temp_dir));
+    way = ways;
 }
 
 /* A read that failed once: the pass is given up, the next ones are whole again, as often as one likes. */
@@ -183,6 +247,7 @@ static void test_goes_on_after_failure(void **state)
 {
     (void)state;
     for (uint64_t n = 2; n < 12; n++) {
+        way = &ways[n % N_WAYS];
         fault_vfs fault;
         fault_vfs_init(&fault, n % 2 ? FAULT_READ : FAULT_FLIPPED_BIT, EIO, n);
         sl_budget budget;
@@ -216,6 +281,7 @@ static void test_goes_on_after_failure(void **state)
         assert_int_equal(budget.used_bytes, 0);
         sl_budget_deinit(&budget);
     }
+    way = ways;
 }
 
 /* A device that says EAGAIN for ever is given up, not waited for. */
@@ -369,6 +435,7 @@ int main(void)
         cmocka_unit_test(test_errors),
         cmocka_unit_test(test_flipped_bit),
         cmocka_unit_test(test_transient),
+        cmocka_unit_test(test_queue),
         cmocka_unit_test(test_endless_eagain),
         cmocka_unit_test(test_direct_refused),
         cmocka_unit_test(test_allocations),
