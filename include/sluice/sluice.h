@@ -133,7 +133,7 @@ typedef struct sl_estimate {
     size_t rows;
     uint64_t pass_bytes; /* read from flash */
     double pass_disk_s, pass_memory_s, pass_compute_s, pass_s; /* floors, and the largest of them */
-    /* the least number of rows with which computing outlasts the disk; 0: up to 256 it never does, or a rate is missing */
+    /* the least number of rows with which computing outlasts the disk; 0: none up to 256 does, or a rate is missing */
     size_t crossover_rows;
     uint64_t read_bytes_prefill, written_bytes;
 } sl_estimate;

@@ -13,8 +13,8 @@ sl_status sl_plan_session(sl_engine *engine, const sl_context_options *options, 
 
 /* Fills window, ring, reads and resident share of `session` and the plan. The budget is spent in this order: weights
  * and tables (already taken), ring, window up to one segment, resident parts. SL_REFUSED, with the numbers, when the
- * least does not fit or the disk is too small; the plan is then filled in as far as it is known. Measures the disk where
- * the options or a large cache ask for it. */
+ * least does not fit or the disk is too small; the plan is then filled in as far as it is known. Measures the disk
+ * where the options or a large cache ask for it. */
 sl_status sl_plan_make(sl_engine *engine, const sl_context_options *options, sl_session_options *session,
                        sl_plan *plan, sl_err *err) SL_CHECK;
 

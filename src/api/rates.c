@@ -118,8 +118,8 @@ enum {
     RUN_TILE_BLOCKS = 256 /* so many that it has this much to do */
 };
 
-/* As attention lays its work out (attn/attn.c): items are a KV head and a chunk of query blocks; with few items, those of
- * two segments side by side. */
+/* As attention lays its work out (attn/attn.c): items are a KV head and a chunk of query blocks; with few items, those
+ * of two segments side by side. */
 typedef struct attn_work {
     const sl_rates_attn *shape;
     const sl_kernels *kernels;
