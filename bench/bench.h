@@ -102,7 +102,7 @@ sl_status sl_bench_mmap(const sl_bench_options *options, uint64_t tokens, size_t
 sl_status sl_bench_prefill(const sl_bench_options *options, uint64_t tokens, bool in_memory, sl_bench_row *out,
                            sl_err *err);
 
-/* ----------------------------------------------------------------------------------------------- ways to read a file */
+/* ---------------------------------------------------------------------------------------------- ways to read a file */
 
 typedef struct sl_bench_reader {
     const char *name;        /* static */
@@ -118,7 +118,7 @@ enum { SL_BENCH_READERS = 6 };
  * reader first, fio last. */
 sl_status sl_bench_flash(const sl_bench_options *options, uint64_t file_bytes, sl_bench_reader *out, sl_err *err);
 
-/* -------------------------------------------------------------------------------------------------- published figures */
+/* ------------------------------------------------------------------------------------------------ published figures */
 
 /* The lines of a CSV text as bench/m4-telemetry.csv; SL_DAMAGED names the line. *n: at most capacity. */
 sl_status sl_bench_published_parse(const char *text, sl_bench_published *out, size_t capacity, size_t *n, sl_err *err);
@@ -128,9 +128,13 @@ enum { SL_BENCH_PUBLISHED_MAX = 32 };
 /* Adds to a row the published figure of the same context, mode, type and rows, where there is one. */
 void sl_bench_published_match(const sl_bench_published *table, size_t n, sl_bench_row *row);
 
-/* ---------------------------------------------------------------------------------------------------------- reporting */
+/* -------------------------------------------------------------------------------------------------------- reporting */
 
-typedef enum sl_bench_field_kind { SL_BENCH_FIELD_TEXT, SL_BENCH_FIELD_COUNT, SL_BENCH_FIELD_NUMBER } sl_bench_field_kind;
+typedef enum sl_bench_field_kind {
+    SL_BENCH_FIELD_TEXT,
+    SL_BENCH_FIELD_COUNT,
+    SL_BENCH_FIELD_NUMBER
+} sl_bench_field_kind;
 
 /* One column of JSON and CSV. */
 typedef struct sl_bench_field {
@@ -151,7 +155,7 @@ void sl_bench_print_table(const sl_bench_row *rows, size_t n, FILE *file);
 /* Speed against context length and, where rows differ in their budget, against the budget. SL_FAILED: cannot write. */
 sl_status sl_bench_write_svg(const sl_bench_row *rows, size_t n, const char *path, sl_err *err);
 
-/* ---------------------------------------------------------------------------------------------------------- isolation */
+/* -------------------------------------------------------------------------------------------------------- isolation */
 
 /* Runs fn in a child process, whose memory is counted alone, and takes over `bytes` bytes at `out` from it: no pointers
  * but static ones. The caller must have no other thread. */

@@ -33,7 +33,7 @@ typedef struct flash {
     sl_bench_reader *out;
 } flash;
 
-/* ---------------------------------------------------------------------------------------------------------------- fio */
+/* -------------------------------------------------------------------------------------------------------------- fio */
 
 /* Terse output, version 3: the sixth field is KiB read, the ninth milliseconds
  * (https://fio.readthedocs.io, "Terse output"). */
@@ -177,7 +177,7 @@ static sl_status read_once(flash *f, reader which, double *rate, sl_err *err)
     return status;
 }
 
-/* ------------------------------------------------------------------------------------------------------------ rounds */
+/* ----------------------------------------------------------------------------------------------------------- rounds */
 
 static void name_rows(flash *f)
 {
@@ -212,8 +212,8 @@ static sl_status prepare(flash *f, bool can[SL_BENCH_READERS], sl_err *err)
     sl_bench_reader *fio = &f->out[FIO];
     if (can[FIO])
         snprintf(fio->text, sizeof fio->text,
-                 "io_uring, each round's best of three ways, found among %zu; first depth %d, blocks of %s%s", f->n_ways,
-                 f->best[0].depth, f->best[0].block, f->best[0].fixed ? ", registered" : "");
+                 "io_uring, each round's best of three ways, found among %zu; first depth %d, blocks of %s%s",
+                 f->n_ways, f->best[0].depth, f->best[0].block, f->best[0].fixed ? ", registered" : "");
     else
         snprintf(fio->text, sizeof fio->text, "%.180s", status == SL_REFUSED ? "fio is not installed" : why.text);
     return SL_OK;
@@ -249,7 +249,8 @@ static void describe(flash *f)
              stats.io_mode, stats.io_engine ? stats.io_engine : "none", stats.read_bytes >> 10,
              stats.in_flight_bytes >> 20);
     if (!f->out[PREAD_DIRECT].text[0])
-        snprintf(f->out[PREAD_DIRECT].text, sizeof f->out[PREAD_DIRECT].text, "one buffer of %d MiB", BUFFER_BYTES >> 20);
+        snprintf(f->out[PREAD_DIRECT].text, sizeof f->out[PREAD_DIRECT].text, "one buffer of %d MiB",
+                 BUFFER_BYTES >> 20);
     if (!f->out[ONE_BUFFER].text[0])
         snprintf(f->out[ONE_BUFFER].text, sizeof f->out[ONE_BUFFER].text, "the same, a checksum between two reads");
     if (!f->out[BUFFERED].text[0])

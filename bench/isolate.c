@@ -44,7 +44,8 @@ static bool receive_all(int fd, void *data, size_t bytes, pid_t child, const sl_
     return true;
 }
 
-static void work_in_child(sl_status (*fn)(void *arg, void *out, sl_err *err), void *arg, void *out, size_t bytes, int fd)
+static void work_in_child(sl_status (*fn)(void *arg, void *out, sl_err *err), void *arg, void *out, size_t bytes,
+                          int fd)
 {
     sl_err err = {SL_OK, ""};
     sl_status status = fn(arg, out, &err);

@@ -153,7 +153,7 @@ sl_status bench_machine_deinit(bench_machine *m, sl_status status, sl_err *err)
     return status;
 }
 
-/* ------------------------------------------------------------------------------------------------------------- sizes */
+/* ------------------------------------------------------------------------------------------------------------ sizes */
 
 uint64_t bench_choose_ring(const bench_machine *m, uint64_t room, uint64_t kv_bytes)
 {
@@ -197,7 +197,7 @@ uint64_t bench_kv_bytes(const bench_machine *m, uint64_t tokens)
     return tokens * sl_geom_token_bytes(&m->geom);
 }
 
-/* -------------------------------------------------------------------------------------------------------------- rows */
+/* ------------------------------------------------------------------------------------------------------------- rows */
 
 void bench_row_init(const bench_machine *m, const char *mode, uint64_t tokens, size_t rows, sl_bench_row *row)
 {

@@ -1,4 +1,4 @@
-/* What every measurement stands on: budget, threads, kernels, how the disk wants to be read, trace. Inside the bench. */
+/* What every measurement stands on: budget, threads, kernels, how the disk wants to be read, trace. Bench only. */
 #ifndef SL_BENCH_MACHINE_H
 #define SL_BENCH_MACHINE_H
 

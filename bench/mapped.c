@@ -123,7 +123,8 @@ static uint64_t layer_bytes(const mapped *p)
 static sl_status run_pass(mapped *p, double *seconds, sl_err *err)
 {
     const sl_bench_shape *shape = &p->m->options.shape;
-    uint64_t parts = (p->tokens + SL_PART_TOKENS - 1) / SL_PART_TOKENS, group_bytes = sl_geom_group_bytes(&p->m->geom, 0);
+    uint64_t parts = (p->tokens + SL_PART_TOKENS - 1) / SL_PART_TOKENS;
+    uint64_t group_bytes = sl_geom_group_bytes(&p->m->geom, 0);
     sl_status status = bench_rawfile_forget(&p->file, err);
     const uint8_t *base = NULL;
     if (status == SL_OK)
@@ -172,7 +173,7 @@ static sl_status work(mapped *p, sl_bench_row *row, sl_err *err)
     n = n < MAX_REPEATS ? n : MAX_REPEATS;
     double times[MAX_REPEATS];
     if (p->tokens == 0 || p->tokens % SL_TILE != 0 || p->rows == 0)
-        return sl_err_set(err, SL_USAGE, "a context of %llu tokens and %zu rows, expected a multiple of %d and 1 or more",
+        return sl_err_set(err, SL_USAGE, "a context of %llu tokens and %zu rows, expected a multiple of %d and a row",
                           (unsigned long long)p->tokens, p->rows, SL_TILE);
     sl_status status = make_rows(p, err);
     if (status == SL_OK)

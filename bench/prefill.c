@@ -203,7 +203,7 @@ static sl_status run(prefill *p, prefill_way way, bench_pass *pass, sl_err *err)
     return status;
 }
 
-/* ---------------------------------------------------------------------------------------------------- the three runs */
+/* --------------------------------------------------------------------------------------------------- the three runs */
 
 static void take_stats(prefill *p, const bench_pass *pass, sl_bench_row *row)
 {

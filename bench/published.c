@@ -1,4 +1,4 @@
-/* The published figures, as quoted: parsing and matching. The text itself is made from m4-telemetry.csv by the build. */
+/* The published figures, as quoted: parsing and matching. The build makes the text itself from m4-telemetry.csv. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -127,7 +127,8 @@ void bench_rawfile_path(const bench_rawfile *file, char *out, size_t capacity)
     snprintf(out, capacity, "/proc/%ld/fd/%d", (long)getpid(), file->fd);
 }
 
-sl_status bench_rawfile_read(const bench_rawfile *file, void *buf, size_t bytes, uint64_t off, size_t *moved, sl_err *err)
+sl_status bench_rawfile_read(const bench_rawfile *file, void *buf, size_t bytes, uint64_t off, size_t *moved,
+                             sl_err *err)
 {
     ssize_t n;
     do {

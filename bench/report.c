@@ -131,8 +131,8 @@ void sl_bench_print_table(const sl_bench_row *rows, size_t n, FILE *file)
     fprintf(file, "%7s %-9s %-4s %5s %9s %9s %9s %9s | %9s %9s | %6s %9s %8s %8s | %9s %9s\n", "context", "mode", "kv",
             "rows", "end-to-end", "compute", "read", "wait", "disk fl.", "comp. fl.", "GB/s", "rows/s", "resident",
             "peak", "published", "rows/s");
-    fprintf(file, "%7s %-9s %-4s %5s %9s %9s %9s %9s | %9s %9s | %6s %9s %8s %8s | %9s %9s\n", "tokens", "", "", "", "s",
-            "s", "s", "s", "s", "s", "", "", "MB", "MB", "s", "");
+    fprintf(file, "%7s %-9s %-4s %5s %9s %9s %9s %9s | %9s %9s | %6s %9s %8s %8s | %9s %9s\n", "tokens", "", "", "",
+            "s", "s", "s", "s", "s", "s", "", "", "MB", "MB", "s", "");
     for (size_t i = 0; i < n; i++) {
         const sl_bench_row *row = &rows[i];
         char tokens[24], row_count[24];

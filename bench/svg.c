@@ -114,7 +114,8 @@ static void put_frame(const panel *p)
     }
     put_text(p, LEFT + PLOT_WIDTH / 2.0, bottom + 42, "middle",
              p->by_budget ? "memory budget, MiB" : "context, tokens");
-    fprintf(p->file, "<text x=\"20\" y=\"%d\" text-anchor=\"middle\" transform=\"rotate(-90 20 %d)\">rows a second</text>\n",
+    fprintf(p->file,
+            "<text x=\"20\" y=\"%d\" text-anchor=\"middle\" transform=\"rotate(-90 20 %d)\">rows a second</text>\n",
             p->top + TOP + PLOT_HEIGHT / 2, p->top + TOP + PLOT_HEIGHT / 2);
     fprintf(p->file, "<text x=\"%d\" y=\"%d\" font-weight=\"bold\">Speed against %s</text>\n", (int)LEFT, p->top + 28,
             p->by_budget ? "memory" : "context length");

@@ -106,7 +106,8 @@ static void test_spans(void **state)
     sl_trace_span(trace, SL_TRACE_LANE_PASS, "pass", 12.0, 13.0, nothing);
     sl_trace_span(trace, SL_TRACE_LANE_READ, "read", 1.5, 1.75, (sl_trace_about){-1, -1, 8192, 0});
     sl_trace_span(trace, SL_TRACE_LANE_READ, "read", 1.6, 1.9, nothing);
-    sl_trace_span(trace, SL_TRACE_LANE_WAIT, "wait", 2.0, 1.0, nothing); /* a clock that went back: no negative length */
+    /* A clock that went back: no negative length. */
+    sl_trace_span(trace, SL_TRACE_LANE_WAIT, "wait", 2.0, 1.0, nothing);
     assert_int_equal(sl_trace_close(trace, &err), SL_OK);
     char *text = slurp(scratch());
     assert_true(is_json(text));
