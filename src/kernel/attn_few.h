@@ -23,8 +23,9 @@ static inline size_t sl_attn_few(size_t n, size_t most)
 
 #if defined(__x86_64__)
 /* Calls bytes of the next tile into the cache, line by line: the processor's own prefetching stops at every page, and a
- * tile is a few pages. */
-static inline void sl_attn_fetch(const uint8_t *at, size_t bytes)
+ * tile is a few pages. Always inlined: gcc 12 takes a function that only prefetches for one without effect, and drops
+ * the call. */
+__attribute__((always_inline)) static inline void sl_attn_fetch(const uint8_t *at, size_t bytes)
 {
     for (size_t i = 0; i < bytes; i += 64)
         _mm_prefetch((const char *)at + i, _MM_HINT_T0);
