@@ -44,13 +44,13 @@ static double at_x(const panel *p, double x)
 {
     double share = p->x.is_log ? log(x / p->x.low) / log(p->x.high / p->x.low)
                                : (x - p->x.low) / (p->x.high - p->x.low);
-    return LEFT + share * PLOT_WIDTH;
+    return (double)LEFT + share * (double)PLOT_WIDTH;
 }
 
 static double at_y(const panel *p, double y)
 {
     double share = log(y / p->y.low) / log(p->y.high / p->y.low);
-    return p->top + TOP + (1 - share) * PLOT_HEIGHT;
+    return p->top + TOP + (1 - share) * (double)PLOT_HEIGHT;
 }
 
 static void set_axes(panel *p)
@@ -112,7 +112,7 @@ static void put_frame(const panel *p)
         snprintf(text, sizeof text, x < 1 << 20 ? "%.0fK" : "%.0fM", x < 1 << 20 ? x / 1024 : x / (1 << 20));
         put_text(p, at_x(p, x), bottom + 18, "middle", text);
     }
-    put_text(p, LEFT + PLOT_WIDTH / 2.0, bottom + 42, "middle",
+    put_text(p, (double)LEFT + (double)PLOT_WIDTH / 2, bottom + 42, "middle",
              p->by_budget ? "memory budget, MiB" : "context, tokens");
     fprintf(p->file,
             "<text x=\"20\" y=\"%d\" text-anchor=\"middle\" transform=\"rotate(-90 20 %d)\">rows a second</text>\n",
