@@ -6,7 +6,8 @@
  *
  *   bench_attn [seconds per figure [MiB of tiles]]     default: 0.05, 16 tiles (in the cache)
  *
- * CSV on stdout: level,type,head_dim,queries,masked,gflops,peak,share,gb_per_s_min,gb_per_s,gb_per_s_max,read_gb_per_s. */
+ * CSV on stdout: level,type,head_dim,queries,masked,gflops,peak,share,gb_per_s_min,gb_per_s,gb_per_s_max,
+ * read_gb_per_s. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

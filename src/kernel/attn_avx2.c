@@ -29,6 +29,7 @@ typedef struct block {
     __m256 m[2], l[2];        /* of the tile */
     __m256 alpha[2], beta[2]; /* of the fold */
     __m256 seen[2];           /* all ones where the query sees any key */
+    const uint8_t *next;      /* the tile to call into the cache while this block is scored, or NULL */
 } block;
 
 /* ---- masks ---- */
@@ -150,6 +151,8 @@ AVX2_INLINE void score_f16(const f16_tile *t, const block *b, const int nv)
 #define STORE(i) _mm256_store_ps(b->s + (key + i / nv) * SL_LANES + i % nv * 8, acc##i);
         EACH_ACCUMULATOR(ZERO)
         const float *q = b->q, *k = t->k + key;
+        if (b->next)
+            sl_attn_fetch(b->next + (size_t)key * 4 * t->head_dim, (size_t)(ACCUMULATORS / nv) * 4 * t->head_dim);
         for (size_t d = 0; d < t->head_dim; d++, q += SL_LANES, k += SL_TILE) {
             const __m256 q0 = _mm256_load_ps(q), q1 = _mm256_load_ps(q + 8);
             EACH_ACCUMULATOR(STEP)
@@ -244,7 +247,8 @@ AVX2_INLINE void add_score(float *at, __m256i dot, float ks, const float *qs, bo
 
 AVX2_INLINE void score_q8(const q8_tile *t, const block *b, const int nv)
 {
-    const size_t head_dim = t->head_dim;
+    /* of a tile, the bytes to one key's group of K */
+    const size_t head_dim = t->head_dim, share = sl_tile_bytes(SL_KV_TYPE_Q8_0, SL_GROUP) / SL_TILE;
     const float *all_qs = (const float *)(const void *)((const uint8_t *)b->q + head_dim * SL_LANES * 2);
     for (int key = 0; key < SL_TILE; key += ACCUMULATORS / nv)
         for (size_t g = 0; g < head_dim / SL_GROUP; g++) {
@@ -252,6 +256,8 @@ AVX2_INLINE void score_q8(const q8_tile *t, const block *b, const int nv)
 #define STEP(i) acc##i = add_dot(acc##i, k + (size_t)(i / nv) * head_dim, i % nv ? q1 : q0);
 #define STORE(i) add_score(s + i / nv * SL_LANES + i % nv * 8, acc##i, ks[i / nv], qs + i % nv * 8, g == 0);
             EACH_ACCUMULATOR(ZERO)
+            if (b->next)
+                sl_attn_fetch(b->next + (g * SL_TILE + (size_t)key) * share, (size_t)(ACCUMULATORS / nv) * share);
             const int16_t *q = (const int16_t *)b->q + g * SL_GROUP * SL_LANES;
             const int16_t *k = t->k + (size_t)key * head_dim + g * SL_GROUP;
             for (int e = 0; e < SL_GROUP; e += 2, q += 2 * SL_LANES, k += 2) {
@@ -385,6 +391,7 @@ AVX2_INLINE cut block_start(block *b, const sl_tile_args *args, size_t i, size_t
 {
     size_t left = args->n_queries - i * SL_LANES, n = left < SL_LANES ? left : SL_LANES;
     b->q = args->qblocks + i * qblock_bytes;
+    b->next = i == 0 ? args->next : NULL;
     b->state = (float *)(void *)(args->states + i * args->state_stride);
     if (!args->masks)
         return CUT_NONE;

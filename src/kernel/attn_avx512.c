@@ -27,6 +27,7 @@ typedef struct block {
     __mmask16 seen;         /* bit i: query i sees any key */
     __m512 m, l;            /* of the tile */
     __m512 alpha, beta;     /* of the fold */
+    const uint8_t *next;    /* the tile to call into the cache while this block is scored, or NULL */
 } block;
 
 /* ---- softmax of a tile and the fold ---- */
@@ -125,6 +126,8 @@ AVX512_INLINE void score_f16(const f16_tile *t, const block *b)
 #define STORE(i) _mm512_store_ps(b->s + (key + i) * SL_LANES, acc##i);
         EACH_ACCUMULATOR(ZERO)
         const float *q = b->q, *k = t->k + key;
+        if (b->next)
+            sl_attn_fetch(b->next + (size_t)key * 4 * t->head_dim, ACCUMULATORS * 4 * t->head_dim);
         for (size_t d = 0; d < t->head_dim; d++, q += SL_LANES, k += SL_TILE) {
             const __m512 lanes = _mm512_load_ps(q);
             EACH_ACCUMULATOR(STEP)
@@ -213,7 +216,8 @@ AVX512_INLINE void add_score(float *at, __m512i dot, float ks, __m512 qs, bool f
 
 AVX512_INLINE void score_q8(const q8_tile *t, const block *b)
 {
-    const size_t head_dim = t->head_dim;
+    /* of a tile, the bytes to one key's group of K */
+    const size_t head_dim = t->head_dim, share = sl_tile_bytes(SL_KV_TYPE_Q8_0, SL_GROUP) / SL_TILE;
     const float *qs = (const float *)(const void *)((const uint8_t *)b->q + head_dim * SL_LANES * 2);
     for (int key = 0; key < SL_TILE; key += ACCUMULATORS)
         for (size_t g = 0; g < head_dim / SL_GROUP; g++) {
@@ -221,6 +225,8 @@ AVX512_INLINE void score_q8(const q8_tile *t, const block *b)
 #define STEP(i) acc##i = add_dot(acc##i, k + i * head_dim, pairs);
 #define STORE(i) add_score(s + i * SL_LANES, acc##i, ks[i], q_scale, g == 0);
             EACH_ACCUMULATOR(ZERO)
+            if (b->next)
+                sl_attn_fetch(b->next + (g * SL_TILE + (size_t)key) * share, ACCUMULATORS * share);
             const int16_t *q = (const int16_t *)b->q + g * SL_GROUP * SL_LANES;
             const int16_t *k = t->k + (size_t)key * head_dim + g * SL_GROUP;
             for (int e = 0; e < SL_GROUP; e += 2, q += 2 * SL_LANES, k += 2) {
@@ -334,6 +340,7 @@ AVX512_INLINE cut block_start(block *b, const sl_tile_args *args, size_t i, size
 {
     size_t left = args->n_queries - i * SL_LANES, n = left < SL_LANES ? left : SL_LANES;
     b->q = args->qblocks + i * qblock_bytes;
+    b->next = i == 0 ? args->next : NULL;
     b->state = (float *)(void *)(args->states + i * args->state_stride);
     if (!args->masks)
         return CUT_NONE;
