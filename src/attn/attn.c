@@ -306,21 +306,13 @@ static void fold_held(sl_attn *attn, sl_kv *kv)
     release_held(attn, kv);
 }
 
-/* Whether the part may join those held: two segments at most, and parts of one ring slot only, so that the reader has
- * another to fill while the next part is waited for. */
-static bool may_join(const sl_attn *attn, const sl_kv_part *part)
-{
-    for (size_t i = 0; i < attn->n_held; i++)
-        if (attn->held[i].slot >= 0 && part->slot >= 0 && attn->held[i].slot != part->slot)
-            return false;
-    return attn->n_held == 0 || segment_of(part) < segment_of(attn->held) + 2;
-}
-
-/* Whether what is held is worth the waking of threads. */
-static bool is_enough(const sl_attn *attn)
+/* Whether what is held is worth the waking of threads: it must not wait for the disk, nor span three segments. */
+static bool is_enough(const sl_attn *attn, sl_kv *kv)
 {
     size_t work = attn->n_held * SL_PART_TILES * attn->n_kv_heads * attn->n_blocks;
-    return attn->n_held == MAX_HELD || (work >= ENOUGH && !attn->split);
+    uint64_t next_token = attn->held[attn->n_held - 1].first_token + SL_PART_TOKENS;
+    return attn->n_held == MAX_HELD || (work >= ENOUGH && !attn->split) ||
+           next_token / SL_SEGMENT_TOKENS >= segment_of(attn->held) + 2 || !sl_kv_is_ready(kv, attn->rows->layer);
 }
 
 /* The keys of the tile at tile_pos that a row at `pos` sees: those up to its own position. */
@@ -397,11 +389,9 @@ sl_status sl_attn_run(sl_attn *attn, sl_kv *kv, const sl_attn_rows *rows, sl_err
             release_held(attn, kv);
             return status;
         }
-        if (found && !may_join(attn, &part))
-            fold_held(attn, kv);
         if (found)
             attn->held[attn->n_held++] = part;
-        if (!found || is_enough(attn))
+        if (!found || is_enough(attn, kv))
             fold_held(attn, kv);
     }
     finish(attn);

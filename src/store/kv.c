@@ -169,6 +169,11 @@ sl_status sl_kv_next(sl_kv *kv, uint32_t layer, sl_kv_part *part, bool *found, s
     return status == SL_OK ? sl_stream_next(kv->stream, layer, part, found, err) : status;
 }
 
+bool sl_kv_is_ready(sl_kv *kv, uint32_t layer)
+{
+    return layer >= kv->geom.n_layers || sl_stream_is_ready(kv->stream, layer);
+}
+
 void sl_kv_release(sl_kv *kv, const sl_kv_part *part)
 {
     sl_stream_release(kv->stream, part);

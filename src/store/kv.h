@@ -60,6 +60,8 @@ sl_status sl_kv_pass_begin(sl_kv *kv, bool will_follow, sl_err *err) SL_CHECK;
  * has been verified. SL_DAMAGED names layer, segment and offset. n_slots - 1 parts may be held while another is asked
  * for, whatever their sizes; more as long as the ring has room between them. */
 sl_status sl_kv_next(sl_kv *kv, uint32_t layer, sl_kv_part *part, bool *found, sl_err *err) SL_CHECK;
+/* Whether sl_kv_next would return at once: with a part, with none left or with an error. */
+bool sl_kv_is_ready(sl_kv *kv, uint32_t layer);
 void sl_kv_release(sl_kv *kv, const sl_kv_part *part);
 
 /* The unfilled tile group of a layer: n tokens in it (0..63). Borrowed until the next append to the layer. */

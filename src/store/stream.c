@@ -270,27 +270,32 @@ static void count_wait(sl_stream *stream, sl_pos pos, double start_s)
                   (sl_trace_about){pos.layer, (int64_t)pos.part, -1, -1});
 }
 
+static bool is_first_in_ring(const sl_stream *stream, sl_pos pos)
+{
+    int32_t first = sl_ring_first(&stream->ring);
+    return first != SL_RING_NONE && sl_pos_is_same(stream->ring.items[first].pos, pos);
+}
+
+static bool is_resident(const sl_stream *stream, sl_pos pos)
+{
+    const sl_parts *parts = stream->options.parts;
+    return parts->places[sl_parts_at(parts, pos.layer, pos.part)] == SL_PLACE_RESIDENT;
+}
+
+/* Whether the part at `pos`, or its error, can be handed out now. In the ring first: a part that moved to memory when
+ * it was read is there too. Under the lock. */
+static bool is_there(const sl_stream *stream, sl_pos pos)
+{
+    if (is_first_in_ring(stream, pos))
+        return stream->ring.items[sl_ring_first(&stream->ring)].state == SL_RING_STATE_READY;
+    return is_resident(stream, pos) || (stream->has_failed && !sl_pos_is_before(pos, stream->cursor));
+}
+
 /* Waits for the part at `pos`. Under the lock. */
 static sl_status await(sl_stream *stream, sl_pos pos, sl_kv_part *part, sl_err *err)
 {
-    const sl_parts *parts = stream->options.parts;
     double start_s = 0;
-    sl_status status = SL_OK;
-    for (;;) {
-        int32_t first = sl_ring_first(&stream->ring);
-        /* In the ring first: a part that moved to memory when it was read is there too. */
-        if (first != SL_RING_NONE && sl_pos_is_same(stream->ring.items[first].pos, pos)) {
-            if (stream->ring.items[first].state == SL_RING_STATE_READY) {
-                hand_read(stream, first, part);
-                break;
-            }
-        } else if (parts->places[sl_parts_at(parts, pos.layer, pos.part)] == SL_PLACE_RESIDENT) {
-            hand_resident(stream, pos, part);
-            break;
-        } else if (stream->has_failed && !sl_pos_is_before(pos, stream->cursor)) {
-            status = sl_err_set(err, stream->failure.status, "%s", stream->failure.text);
-            break;
-        }
+    while (!is_there(stream, pos)) {
         start_s = start_s > 0 ? start_s : sl_os_seconds();
         /* What was taken from the queue since the reader looked can be passed by now. */
         wake_reader(stream);
@@ -298,7 +303,22 @@ static sl_status await(sl_stream *stream, sl_pos pos, sl_kv_part *part, sl_err *
     }
     if (start_s > 0)
         count_wait(stream, pos, start_s);
-    return status;
+    if (is_first_in_ring(stream, pos))
+        hand_read(stream, sl_ring_first(&stream->ring), part);
+    else if (is_resident(stream, pos))
+        hand_resident(stream, pos, part);
+    else
+        return sl_err_set(err, stream->failure.status, "%s", stream->failure.text);
+    return SL_OK;
+}
+
+bool sl_stream_is_ready(sl_stream *stream, uint32_t layer)
+{
+    pthread_mutex_lock(&stream->lock);
+    sl_pos pos = {stream->pass, layer, layer == stream->walk_layer ? stream->walk_part : 0};
+    bool is_ready = !stream->is_active || !has_parts_left(stream, layer) || is_there(stream, pos);
+    pthread_mutex_unlock(&stream->lock);
+    return is_ready;
 }
 
 sl_status sl_stream_next(sl_stream *stream, uint32_t layer, sl_kv_part *part, bool *found, sl_err *err)

@@ -43,6 +43,7 @@ uint64_t sl_stream_table_bytes(const sl_geom *geom);
 
 sl_status sl_stream_begin(sl_stream *stream, bool will_follow, sl_err *err) SL_CHECK;
 sl_status sl_stream_next(sl_stream *stream, uint32_t layer, sl_kv_part *part, bool *found, sl_err *err) SL_CHECK;
+bool sl_stream_is_ready(sl_stream *stream, uint32_t layer); /* as sl_kv_is_ready */
 void sl_stream_release(sl_stream *stream, const sl_kv_part *part);
 sl_status sl_stream_end(sl_stream *stream, sl_err *err) SL_CHECK;
 
