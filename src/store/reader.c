@@ -204,7 +204,8 @@ static bool check_one(sl_stream *stream)
     return true;
 }
 
-/* At the first read: the file is there now. Enters and leaves with the lock held. */
+/* As soon as there is a file: the system takes its time to make the ring's memory ready for it. A failure counts when a
+ * part is wanted. Enters and leaves with the lock held. */
 static void open_queue(sl_stream *stream)
 {
     const sl_kvfile *file = stream->options.file;
@@ -221,12 +222,11 @@ static void open_queue(sl_stream *stream)
     };
     sl_err err;
     sl_queue *queue = NULL;
+    stream->wants_queue = false;
     pthread_mutex_unlock(&stream->lock);
     sl_status status = sl_queue_create(&options, &queue, &err);
     pthread_mutex_lock(&stream->lock);
     stream->queue = queue;
-    if (queue)
-        stream->engine = sl_queue_engine(queue);
     if (status != SL_OK && stream->run.bytes > 0)
         fail_at(stream, stream->ring.items[stream->run.item].pos, &err);
 }
@@ -255,10 +255,11 @@ void *sl_reader_main(void *arg)
         pause why;
         size_t n = refill(stream, reads, &why);
         if (n > 0) {
+            stream->engine = sl_queue_engine(stream->queue);
             pthread_mutex_unlock(&stream->lock);
             sl_queue_add(stream->queue, reads, n);
             pthread_mutex_lock(&stream->lock);
-        } else if (stream->run.bytes > 0 && !stream->queue) {
+        } else if (!stream->queue && (stream->run.bytes > 0 || stream->wants_queue)) {
             open_queue(stream);
         } else if (check_one(stream)) {
             bool is_flying = stream->flying_bytes > 0;

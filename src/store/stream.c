@@ -396,6 +396,7 @@ void sl_stream_grow_end(sl_stream *stream, uint32_t layer, const sl_growth *grow
     memcpy(grown->piece, growth->piece, growth->piece_bytes);
     grown->has_grown = true;
     stream->bytes_resident += growth->resident_bytes;
+    stream->wants_queue = !stream->queue && stream->options.file->file != NULL;
     wake_reader(stream);
     pthread_mutex_unlock(&stream->lock);
 }

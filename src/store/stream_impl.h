@@ -68,6 +68,7 @@ struct sl_stream {
 
     /* under lock from here on */
     bool stopping, is_rehearsing;
+    bool wants_queue; /* there is a file now: reads will come */
     sl_reader_state reader;
     sl_queue *queue; /* set by the reader, once */
     sl_ring ring;
