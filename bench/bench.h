@@ -108,7 +108,7 @@ typedef struct sl_bench_reader {
     const char *name;        /* static */
     const char *note;        /* why there is no figure, or how it was run */
     sl_bench_spread rate;    /* bytes a second */
-    double share;            /* of fio's median; 0 unknown */
+    double share;            /* of fio, the median of each round; 0 unknown */
     char text[192];          /* room for the note */
 } sl_bench_reader;
 
