@@ -1,9 +1,9 @@
 /* Attention tiles over Q8_0 storage for AMX: the bits of attn_ref.c.
  * Lanes are queries. A key is 16-bit query times signed byte: two products, of the query's low bytes (unsigned) and
  * high bytes (signed), joined as low + 256 * high; P's two bytes likewise. Keys and values are read where they lie.
- * Tile and vector instructions overlap only where they are apart: the tile instructions of a block's scores run while
- * the block before is exponentiated, those of its values while the block before is folded, and those of score group
- * g + 2 while group g is converted. Few queries, and F16, are the AVX-512 level's. */
+ * Tile instructions halve the rate of vector floating point for a while, but run beside it. So both are mixed all the
+ * time: while a block is exponentiated, the block after it is scored and the block before it gets its outputs. A last
+ * block of few queries, and F16, are the AVX-512 level's. */
 #include "kernel/levels.h"
 
 #if defined(__x86_64__)
@@ -12,15 +12,14 @@
 #include <string.h>
 
 #include "kernel/amx.h"
+#include "kernel/attn_few.h"
 
 enum {
-    FEWEST_QUERIES = 12, /* below, a block of AVX-512 is as fast */
     MAX_GROUPS = SL_MAX_HEAD_DIM / SL_GROUP,
     KEY_BLOCKS = SL_TILE / AMX_ROWS,
     TILE_BYTES = AMX_ROWS * AMX_ROW_BYTES,
-    PAIR_BYTES = 2 * TILE_BYTES,            /* low, then high bytes or products */
-    GROUP_BYTES = KEY_BLOCKS * PAIR_BYTES,  /* products of a score group */
-    AHEAD = 2                               /* score groups that tile instructions are ahead */
+    PAIR_BYTES = 2 * TILE_BYTES, /* low, then high bytes or products */
+    LAG = 2                      /* turns from the start of a product to its use */
 };
 
 typedef struct q8_tile {
@@ -28,58 +27,27 @@ typedef struct q8_tile {
     const uint8_t *k, *v;
     float *ks, *vs;    /* [D/32][64] scales */
     float *vf;         /* [D/32][64] vs * (65535 / vmax), vmax over the whole tile */
-    float *s;          /* [64][16] scores */
     uint8_t *q;        /* [D/32][2][16][64] low, high bytes of queries; a group fills half of the rows, see split */
-    uint8_t *p;        /* [D/32][2][16][64] low, high bytes of P, four keys to a 32-bit lane */
-    uint8_t *products; /* [2][4][2][16][16] of keys: group g in g % 2 */
-    uint8_t *outputs;  /* [D/16][2][16][16] of values */
+    uint8_t *products; /* [LAG][2][16][16] */
     float vmax[MAX_GROUPS];
+    float softcap;
 } q8_tile;
 
 /* One block's work. */
 typedef struct block {
     const uint8_t *q;
     float *state;
+    float *s;                  /* [64][16] scores */
+    uint8_t *p;                /* [D/32][2][16][64] low, high bytes of P, four keys to a 32-bit lane */
     bool masked;               /* by some of its queries some keys are not seen */
     __mmask16 vis[SL_TILE];    /* if masked: bit i: query i sees the key */
     __mmask16 seen;            /* bit i: query i sees any key */
+    __m512 maxima[2];          /* of even and of odd keys */
     __m512 m, l;               /* of the tile */
     __m512 alpha, beta;        /* of the fold */
     __m512 inverse[MAX_GROUPS]; /* if masked: 65535 / vmax, vmax over the keys that the query sees */
     __m512 scale[MAX_GROUPS];  /* vmax / 65535 */
 } block;
-
-/* ---- scalar rules, sixteen at a time ---- */
-
-/* sl_scalar_exp2 in fewer instructions than sl_avx512_exp2: x - rint(x) is exact, and so is taking it from x. */
-AMX_INLINE __m512 exp2_16(__m512 x)
-{
-    __mmask16 in_range = _mm512_cmp_ps_mask(x, _mm512_set1_ps(SL_EXP2_MIN), _CMP_GE_OQ);
-    __m512 f = _mm512_reduce_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    __m512 p = _mm512_fmadd_ps(_mm512_set1_ps(SL_EXP2_C6), f, _mm512_set1_ps(SL_EXP2_C5));
-    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(SL_EXP2_C4));
-    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(SL_EXP2_C3));
-    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(SL_EXP2_C2));
-    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(SL_EXP2_C1));
-    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(1.0f));
-    return _mm512_maskz_scalef_ps(in_range, p, _mm512_sub_ps(x, f));
-}
-
-AMX_INLINE __m512 tanh_16(__m512 y)
-{
-    const __m512 sign = _mm512_set1_ps(-0.0f), one = _mm512_set1_ps(1.0f);
-    __m512 magnitude = _mm512_andnot_ps(sign, y);
-    __m512 t = _mm512_mul_ps(y, y);
-    __m512 p = _mm512_fmadd_ps(_mm512_set1_ps(SL_TANH_T3), t, _mm512_set1_ps(SL_TANH_T2));
-    p = _mm512_fmadd_ps(p, t, _mm512_set1_ps(SL_TANH_T1));
-    __m512 small = _mm512_fmadd_ps(_mm512_mul_ps(y, t), p, y);
-    __m512 x = _mm512_mul_ps(_mm512_add_ps(magnitude, magnitude), _mm512_set1_ps(SL_LOG2E));
-    __m512 e = exp2_16(_mm512_min_ps(x, _mm512_set1_ps(SL_TANH_EXP_MAX)));
-    __m512 large = _mm512_sub_ps(one, _mm512_div_ps(_mm512_set1_ps(2.0f), _mm512_add_ps(e, one)));
-    large = _mm512_or_ps(large, _mm512_and_ps(sign, y));
-    __mmask16 near_zero = _mm512_cmp_ps_mask(magnitude, _mm512_set1_ps(SL_TANH_SMALL), _CMP_LT_OQ);
-    return _mm512_mask_mov_ps(large, near_zero, small);
-}
 
 /* ---- bytes ---- */
 
@@ -120,28 +88,50 @@ AMX_INLINE void split_queries(const q8_tile *t, const block *b)
     }
 }
 
-/* ---- tile instructions: registers 0, 1 hold low and high bytes, 2, 3 left operands, 4 to 7 products ---- */
+/* ---- tile instructions ---- */
 
-/* Four products a step in two registers each: what one step starts, a later one stores. */
-AMX_INLINE void start_score(const q8_tile *t, size_t g, size_t keys)
+/* A product of sixteen keys and a group of queries, or of sixteen dimensions of values and P. In registers 0, 1 low and
+ * high bytes, in 2, 3 the left operand, in 4 to 7 products: of even turns 2, 4, 5, of odd ones 3, 6, 7. The processor
+ * does not rename tiles: a product's register is busy for 50 cycles. */
+AMX_INLINE void start_score(const q8_tile *t, size_t product, bool odd)
 {
+    const size_t g = product / KEY_BLOCKS, keys = product % KEY_BLOCKS;
     const uint8_t *q = t->q + g * PAIR_BYTES, *k = t->k + keys * AMX_ROWS * t->head_dim + g / 2 * AMX_ROW_BYTES;
-    if (keys == 0) {
-        AMX_LOAD(0, q, AMX_ROW_BYTES);
-        AMX_LOAD(1, q + TILE_BYTES, AMX_ROW_BYTES);
-    }
-    if (keys % 2 == 0) {
-        AMX_LOAD(2, k, t->head_dim);
-        AMX_ZERO(4);
-        AMX_ZERO(5);
-        AMX_DOT_SU(4, 2, 0);
-        AMX_DOT_SS(5, 2, 1);
-    } else {
+    AMX_LOAD(0, q, AMX_ROW_BYTES);
+    AMX_LOAD(1, q + TILE_BYTES, AMX_ROW_BYTES);
+    if (odd) {
         AMX_LOAD(3, k, t->head_dim);
         AMX_ZERO(6);
         AMX_ZERO(7);
         AMX_DOT_SU(6, 3, 0);
         AMX_DOT_SS(7, 3, 1);
+    } else {
+        AMX_LOAD(2, k, t->head_dim);
+        AMX_ZERO(4);
+        AMX_ZERO(5);
+        AMX_DOT_SU(4, 2, 0);
+        AMX_DOT_SS(5, 2, 1);
+    }
+}
+
+AMX_INLINE void start_output(const q8_tile *t, const uint8_t *p, size_t dims, bool odd)
+{
+    const uint8_t *v = t->v + dims * TILE_BYTES;
+    p += dims / 2 * PAIR_BYTES;
+    AMX_LOAD(0, p, AMX_ROW_BYTES);
+    AMX_LOAD(1, p + TILE_BYTES, AMX_ROW_BYTES);
+    if (odd) {
+        AMX_LOAD(3, v, AMX_ROW_BYTES);
+        AMX_ZERO(6);
+        AMX_ZERO(7);
+        AMX_DOT_SU(6, 3, 0);
+        AMX_DOT_SU(7, 3, 1);
+    } else {
+        AMX_LOAD(2, v, AMX_ROW_BYTES);
+        AMX_ZERO(4);
+        AMX_ZERO(5);
+        AMX_DOT_SU(4, 2, 0);
+        AMX_DOT_SU(5, 2, 1);
     }
 }
 
@@ -156,87 +146,44 @@ AMX_INLINE void store_products(uint8_t *at, bool odd)
     }
 }
 
-AMX_INLINE void end_score(const q8_tile *t, size_t g, size_t keys)
-{
-    store_products(t->products + g % AHEAD * GROUP_BYTES + keys * PAIR_BYTES, keys % 2);
-}
-
-/* Sixteen dimensions. */
-AMX_INLINE void start_output(const q8_tile *t, size_t dims)
-{
-    const uint8_t *p = t->p + dims / 2 * PAIR_BYTES, *v = t->v + dims * TILE_BYTES;
-    if (dims % 2 == 0) {
-        AMX_LOAD(0, p, AMX_ROW_BYTES);
-        AMX_LOAD(1, p + TILE_BYTES, AMX_ROW_BYTES);
-        AMX_LOAD(2, v, AMX_ROW_BYTES);
-        AMX_ZERO(4);
-        AMX_ZERO(5);
-        AMX_DOT_SU(4, 2, 0);
-        AMX_DOT_SU(5, 2, 1);
-    } else {
-        AMX_LOAD(3, v, AMX_ROW_BYTES);
-        AMX_ZERO(6);
-        AMX_ZERO(7);
-        AMX_DOT_SU(6, 3, 0);
-        AMX_DOT_SU(7, 3, 1);
-    }
-}
-
-AMX_INLINE void end_output(const q8_tile *t, size_t dims)
-{
-    store_products(t->outputs + dims * PAIR_BYTES, dims % 2);
-}
-
 /* ---- scores ---- */
 
-typedef struct maxima {
-    __m512 even, odd;
-} maxima;
-
-/* The scores of sixteen keys take in group g. After the last group: softcap, mask and maximum; a hidden key's score
- * becomes -inf, from which p = +0 follows. */
-AMX_INLINE maxima add_group(const q8_tile *t, const block *b, size_t g, size_t keys, maxima m, float softcap)
+/* The scores of sixteen keys take in a group's products. After the last group: softcap, mask and maximum; a hidden
+ * key's score becomes -inf, from which p = +0 follows. */
+AMX_INLINE void add_scores(const q8_tile *t, block *b, const uint8_t *in, size_t product, float softcap)
 {
+    const size_t g = product / KEY_BLOCKS, keys = product % KEY_BLOCKS;
     const __m512 nothing = _mm512_set1_ps(-INFINITY), cap = _mm512_set1_ps(softcap * SL_LOG2E);
     const __m512 qs = _mm512_load_ps(b->q + t->head_dim * SL_LANES * 2 + g * SL_LANES * sizeof(float));
-    const uint8_t *products = t->products + g % AHEAD * GROUP_BYTES + keys * PAIR_BYTES;
     const float *ks = t->ks + g * SL_TILE + keys * AMX_ROWS;
     const __mmask16 *vis = b->vis + keys * AMX_ROWS;
-    float *at = t->s + keys * AMX_ROWS * SL_LANES;
     const bool last = g + 1 == t->n_groups, masked = b->masked;
-    for (int i = 0; i < AMX_ROWS; i++, at += SL_LANES, products += AMX_ROW_BYTES) {
+    float *at = b->s + keys * AMX_ROWS * SL_LANES;
+    __m512 even = b->maxima[0], odd = b->maxima[1];
+    for (int i = 0; i < AMX_ROWS; i++, at += SL_LANES, in += AMX_ROW_BYTES) {
         __m512 before = g == 0 ? _mm512_setzero_ps() : _mm512_load_ps(at);
-        __m512 s = _mm512_fmadd_ps(join(products), _mm512_mul_ps(_mm512_set1_ps(ks[i]), qs), before);
+        __m512 s = _mm512_fmadd_ps(join(in), _mm512_mul_ps(_mm512_set1_ps(ks[i]), qs), before);
         if (last) {
             if (softcap != 0.0f)
-                s = _mm512_mul_ps(cap, tanh_16(s));
+                s = _mm512_mul_ps(cap, sl_avx512_tanh(s));
             if (masked)
                 s = _mm512_mask_mov_ps(nothing, vis[i], s);
             if (i % 2)
-                m.odd = _mm512_max_ps(s, m.odd);
+                odd = _mm512_max_ps(s, odd);
             else
-                m.even = _mm512_max_ps(s, m.even);
+                even = _mm512_max_ps(s, even);
         }
         _mm512_store_ps(at, s);
     }
-    return m;
+    b->maxima[0] = even;
+    b->maxima[1] = odd;
 }
 
-/* Groups 0 and 1 have been multiplied; the others are on the way. */
-AMX_INLINE void scores(const q8_tile *t, block *b, float softcap)
+/* After the last product. */
+AMX_INLINE void end_scores(block *b)
 {
-    maxima m = {_mm512_set1_ps(-INFINITY), _mm512_set1_ps(-INFINITY)};
-    for (size_t g = 0; g < t->n_groups; g++) {
-        bool more = g + AHEAD < t->n_groups;
-        for (size_t keys = 0; keys < KEY_BLOCKS; keys++) {
-            if (more)
-                start_score(t, g + AHEAD, keys);
-            m = add_group(t, b, g, keys, m, softcap);
-            if (more)
-                end_score(t, g + AHEAD, keys);
-        }
-    }
-    b->m = _mm512_add_ps(_mm512_max_ps(m.even, m.odd), _mm512_setzero_ps()); /* -0 becomes +0 */
+    __m512 m = _mm512_max_ps(b->maxima[0], b->maxima[1]);
+    b->m = _mm512_add_ps(m, _mm512_setzero_ps()); /* -0 becomes +0 */
 }
 
 /* ---- P ---- */
@@ -269,11 +216,11 @@ AMX_INLINE __m512i weight(const q8_tile *t, const block *b, __m512 p, size_t g, 
 /* p of four keys from `key` on, added to sum; their P of all groups. */
 AMX_INLINE void exponentiate(const q8_tile *t, const block *b, size_t key, __m512 sum[4], const bool masked)
 {
-    const float *s = t->s + key * SL_LANES;
+    const float *s = b->s + key * SL_LANES;
     const __m512i order = split_order(false);
     __m512 p[4];
     for (int i = 0; i < 4; i++) {
-        p[i] = exp2_16(_mm512_sub_ps(_mm512_load_ps(s + i * SL_LANES), b->m));
+        p[i] = sl_avx512_exp2(_mm512_sub_ps(_mm512_load_ps(s + i * SL_LANES), b->m));
         sum[i] = key < SL_LANES ? p[i] : _mm512_add_ps(sum[i], p[i]);
     }
     for (size_t g = 0; g < t->n_groups; g++) {
@@ -281,28 +228,8 @@ AMX_INLINE void exponentiate(const q8_tile *t, const block *b, size_t key, __m51
         __m512i first = _mm512_packus_epi32(weight(t, b, p[0], g, at, masked), weight(t, b, p[1], g, at + 1, masked));
         __m512i second =
             _mm512_packus_epi32(weight(t, b, p[2], g, at + 2, masked), weight(t, b, p[3], g, at + 3, masked));
-        store_split(t->p + g * PAIR_BYTES + key / 4 * AMX_ROW_BYTES, first, second, order);
+        store_split(b->p + g * PAIR_BYTES + key / 4 * AMX_ROW_BYTES, first, second, order);
     }
-}
-
-/* p, l and P of a block, while the first groups of the block after it are multiplied: n_ahead of them. */
-AMX_INLINE void softmax(const q8_tile *t, block *b, size_t n_ahead, const bool masked)
-{
-    __m512 sum[SL_LANES];
-    for (size_t step = 0; step < SL_LANES; step++) {
-        size_t quad = step / 4 * 4, product = step / 2; /* quad: of each sixteen keys, these four */
-        bool ahead = product / KEY_BLOCKS < n_ahead;
-        if (ahead && step % 2 == 0)
-            start_score(t, product / KEY_BLOCKS, product % KEY_BLOCKS);
-        exponentiate(t, b, step % 4 * SL_LANES + quad, sum + quad, masked);
-        if (ahead && step % 2 == 1)
-            end_score(t, product / KEY_BLOCKS, product % KEY_BLOCKS);
-    }
-    for (int i = 0; i < 8; i++)
-        sum[i] = _mm512_add_ps(sum[i], sum[i + 8]);
-    for (int i = 0; i < 4; i++)
-        sum[i] = _mm512_add_ps(sum[i], sum[i + 4]);
-    b->l = _mm512_add_ps(_mm512_add_ps(sum[0], sum[2]), _mm512_add_ps(sum[1], sum[3]));
 }
 
 /* ---- the fold ---- */
@@ -320,37 +247,105 @@ AMX_INLINE void fold_m_l(block *b)
 {
     float *m_at = b->state, *l_at = m_at + SL_LANES;
     __m512 m = _mm512_load_ps(m_at), m_new = _mm512_max_ps(b->m, m);
-    b->alpha = exp2_16(_mm512_sub_ps(m, m_new));
-    b->beta = exp2_16(_mm512_sub_ps(b->m, m_new));
+    b->alpha = sl_avx512_exp2(_mm512_sub_ps(m, m_new));
+    b->beta = sl_avx512_exp2(_mm512_sub_ps(b->m, m_new));
     store_seen(b, l_at, _mm512_fmadd_ps(_mm512_load_ps(l_at), b->alpha, _mm512_mul_ps(b->l, b->beta)), b->masked);
     store_seen(b, m_at, m_new, b->masked);
 }
 
 /* Sixteen dimensions of o. */
-AMX_INLINE void fold_o(const q8_tile *t, const block *b, size_t dims, const bool masked)
+AMX_INLINE void fold_o(const block *b, const uint8_t *in, size_t dims, const bool masked)
 {
-    const uint8_t *products = t->outputs + dims * PAIR_BYTES;
     const __m512 scale = b->scale[dims / 2], alpha = b->alpha, beta = b->beta;
     float *at = b->state + (2 + dims * 16) * SL_LANES;
-    for (int i = 0; i < AMX_ROWS; i++, at += SL_LANES, products += AMX_ROW_BYTES) {
-        __m512 o = _mm512_mul_ps(join(products), scale);
+    for (int i = 0; i < AMX_ROWS; i++, at += SL_LANES, in += AMX_ROW_BYTES) {
+        __m512 o = _mm512_mul_ps(join(in), scale);
         store_seen(b, at, _mm512_fmadd_ps(_mm512_load_ps(at), alpha, _mm512_mul_ps(o, beta)), masked);
     }
 }
 
-/* Multiplies now's values while before's are folded; either may be NULL. */
-AMX_INLINE void outputs(const q8_tile *t, const block *before, const block *now)
+/* ---- a block, the one before it and the one after it ---- */
+
+typedef enum product_kind { PRODUCT_NONE, PRODUCT_SCORE, PRODUCT_OUTPUT } product_kind;
+
+typedef struct product {
+    product_kind kind;
+    size_t index; /* of SCORE: group * 4 + sixteen keys; of OUTPUT: sixteen dimensions */
+} product;
+
+/* Products on their way: started in one turn, stored in the next, used in the one after that. */
+typedef struct stream {
+    product started, stored;
+    bool odd; /* the turn that comes */
+    bool has_before, has_after;
+    block *before, *after;
+} stream;
+
+AMX_INLINE void use_product(const q8_tile *t, const stream *s, const uint8_t *in)
 {
-    for (size_t dims = 0; dims < 2 * t->n_groups; dims++) {
-        if (now)
-            start_output(t, dims);
-        if (before && before->masked)
-            fold_o(t, before, dims, true);
-        else if (before)
-            fold_o(t, before, dims, false);
-        if (now)
-            end_output(t, dims);
+    const size_t index = s->stored.index;
+    if (s->stored.kind == PRODUCT_SCORE && t->softcap != 0.0f)
+        add_scores(t, s->after, in, index, t->softcap);
+    else if (s->stored.kind == PRODUCT_SCORE)
+        add_scores(t, s->after, in, index, 0.0f);
+    else if (s->stored.kind == PRODUCT_OUTPUT && s->before->masked)
+        fold_o(s->before, in, index, true);
+    else if (s->stored.kind == PRODUCT_OUTPUT)
+        fold_o(s->before, in, index, false);
+}
+
+AMX_INLINE void turn(const q8_tile *t, stream *s, product next)
+{
+    uint8_t *even = t->products, *odd = t->products + PAIR_BYTES;
+    if (s->started.kind != PRODUCT_NONE)
+        store_products(s->odd ? even : odd, !s->odd);
+    use_product(t, s, s->odd ? odd : even);
+    if (next.kind == PRODUCT_SCORE)
+        start_score(t, next.index, s->odd);
+    else if (next.kind == PRODUCT_OUTPUT)
+        start_output(t, s->before->p, next.index, s->odd);
+    s->stored = s->started;
+    s->started = next;
+    s->odd = !s->odd;
+}
+
+/* Turn i of a block: two scores, one output, and so on; then none, until all are used. */
+AMX_INLINE product product_of_turn(const q8_tile *t, const stream *s, size_t i)
+{
+    if (i >= 6 * t->n_groups)
+        return (product){PRODUCT_NONE, 0};
+    if (i % 3 < 2)
+        return (product){s->has_after ? PRODUCT_SCORE : PRODUCT_NONE, i / 3 * 2 + i % 3};
+    return (product){s->has_before ? PRODUCT_OUTPUT : PRODUCT_NONE, i / 3};
+}
+
+/* p, l and P of a block, while the block after it is scored and the block before it gets its outputs. next: a tile to
+ * call into the cache, or NULL. */
+AMX_INLINE void softmax(const q8_tile *t, block *b, stream *s, const uint8_t *next, const bool masked)
+{
+    const size_t share = sl_tile_bytes(SL_KV_TYPE_Q8_0, t->head_dim) / SL_LANES;
+    const size_t n_turns = s->has_before || s->has_after ? 6 * t->n_groups + LAG : 0;
+    __m512 sum[SL_LANES];
+    for (size_t step = 0, i = 0; step < SL_LANES; step++) {
+        const size_t quad = step / 4 * 4; /* of each sixteen keys, these four */
+        for (; i * SL_LANES < (step + 1) * n_turns; i++)
+            turn(t, s, product_of_turn(t, s, i));
+        exponentiate(t, b, step % 4 * SL_LANES + quad, sum + quad, masked);
+        if (next)
+            sl_attn_fetch(next + step * share, share);
     }
+    for (int i = 0; i < 8; i++)
+        sum[i] = _mm512_add_ps(sum[i], sum[i + 8]);
+    for (int i = 0; i < 4; i++)
+        sum[i] = _mm512_add_ps(sum[i], sum[i + 4]);
+    b->l = _mm512_add_ps(_mm512_add_ps(sum[0], sum[2]), _mm512_add_ps(sum[1], sum[3]));
+}
+
+/* The first block's scores, or the last one's outputs: n products with nothing beside them. */
+AMX_INLINE void products_alone(const q8_tile *t, stream *s, product_kind kind, size_t n)
+{
+    for (size_t i = 0; i < n + LAG; i++)
+        turn(t, s, (product){i < n ? kind : PRODUCT_NONE, i});
 }
 
 /* ---- the entry ---- */
@@ -370,6 +365,7 @@ AMX_INLINE bool next_block(block *b, const sl_tile_args *args, size_t *i)
             continue;
         b->q = args->qblocks + *i * sl_qblock_bytes(SL_KV_TYPE_Q8_0, args->head_dim);
         b->state = (float *)(void *)(args->states + *i * args->state_stride);
+        b->maxima[0] = b->maxima[1] = _mm512_set1_ps(-INFINITY);
         b->masked = all != UINT64_MAX;
         ++*i;
         if (!b->masked)
@@ -412,39 +408,39 @@ AMX_INLINE void setup(q8_tile *t, const uint8_t *tile)
     }
 }
 
-AMX_INLINE void run_blocks(const q8_tile *t, const sl_tile_args *args)
+/* s, p: room for two blocks' scores and P */
+AMX_INLINE void run_blocks(const q8_tile *t, const sl_tile_args *args, float *s, uint8_t *p)
 {
-    block blocks[3], *before = NULL, *now = blocks, *after = blocks + 1;
-    const size_t n_ahead = t->n_groups < AHEAD ? t->n_groups : AHEAD;
+    block blocks[3], *now = blocks; /* block n is in n % 3 */
+    stream products = {.before = blocks, .after = blocks};
     size_t i = 0;
     if (!next_block(now, args, &i))
         return;
+    now->s = s;
+    now->p = p;
     split_queries(t, now);
-    for (size_t product = 0; product < n_ahead * KEY_BLOCKS; product++) {
-        start_score(t, product / KEY_BLOCKS, product % KEY_BLOCKS);
-        end_score(t, product / KEY_BLOCKS, product % KEY_BLOCKS);
-    }
-    while (now) {
-        if (args->softcap != 0.0f)
-            scores(t, now, args->softcap);
-        else
-            scores(t, now, 0.0f);
+    products_alone(t, &products, PRODUCT_SCORE, KEY_BLOCKS * t->n_groups);
+    for (size_t n = 1; now; n++) {
+        end_scores(now);
         value_scales(t, now);
-        bool more = next_block(after, args, &i);
-        if (more)
+        block *after = products.after = blocks + n % 3;
+        products.has_after = next_block(after, args, &i);
+        if (products.has_after) {
+            after->s = s + n % 2 * SL_TILE * SL_LANES;
+            after->p = p + n % 2 * t->n_groups * PAIR_BYTES;
             split_queries(t, after);
+        }
+        const uint8_t *next = n == 1 ? args->next : NULL;
         if (now->masked)
-            softmax(t, now, more ? n_ahead : 0, true);
+            softmax(t, now, &products, next, true);
         else
-            softmax(t, now, more ? n_ahead : 0, false);
+            softmax(t, now, &products, next, false);
         fold_m_l(now);
-        outputs(t, before, now);
-        block *spare = before ? before : blocks + 2;
-        before = now;
-        now = more ? after : NULL;
-        after = spare;
+        products.before = now;
+        products.has_before = true;
+        now = products.has_after ? after : NULL;
     }
-    outputs(t, before, NULL);
+    products_alone(t, &products, PRODUCT_OUTPUT, 2 * t->n_groups);
 }
 
 AMX void sl_attn_tile_q8_amx(const sl_tile_args *args)
@@ -456,22 +452,26 @@ AMX void sl_attn_tile_q8_amx(const sl_tile_args *args)
         .rows = {AMX_ROWS, AMX_ROWS, AMX_ROWS, AMX_ROWS, AMX_ROWS, AMX_ROWS, AMX_ROWS, AMX_ROWS}};
     const size_t head_dim = args->head_dim, n_groups = head_dim / SL_GROUP;
     assert(head_dim % SL_GROUP == 0 && head_dim <= SL_MAX_HEAD_DIM);
-    if (args->n_queries < FEWEST_QUERIES) {
-        sl_attn_tile_q8_avx512(args);
+    const size_t few = sl_attn_few(args->n_queries, SL_FEW_AMX_Q8);
+    sl_tile_args rest = *args;
+    rest.n_queries -= few;
+    if (few > 0)
+        sl_attn_few_q8_avx512(args, rest.n_queries);
+    if (rest.n_queries == 0)
         return;
-    }
-    q8_tile t = {.head_dim = head_dim, .n_groups = n_groups, .k = args->tile, .v = args->tile + 68 * head_dim};
-    t.s = args->scratch;
-    t.ks = t.s + SL_TILE * SL_LANES;
+    q8_tile t = {.head_dim = head_dim, .n_groups = n_groups, .softcap = args->softcap};
+    t.k = args->tile;
+    t.v = args->tile + 68 * head_dim;
+    t.ks = args->scratch;
     t.vs = t.ks + n_groups * SL_TILE;
     t.vf = t.vs + n_groups * SL_TILE;
-    t.products = (uint8_t *)(t.vf + n_groups * SL_TILE);
-    t.q = t.products + AHEAD * GROUP_BYTES;
-    t.p = t.q + n_groups * PAIR_BYTES;
-    t.outputs = t.p + n_groups * PAIR_BYTES;
+    float *s = t.vf + n_groups * SL_TILE;
+    t.products = (uint8_t *)(s + 2 * SL_TILE * SL_LANES);
+    t.q = t.products + LAG * PAIR_BYTES;
+    uint8_t *p = t.q + n_groups * PAIR_BYTES;
     amx_configure(&config);
     setup(&t, args->tile);
-    run_blocks(&t, args);
+    run_blocks(&t, &rest, s, p);
     amx_release();
 }
 

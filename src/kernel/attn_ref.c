@@ -18,23 +18,15 @@ size_t sl_state_bytes(size_t head_dim)
     return (head_dim + 2) * SL_LANES * sizeof(float);
 }
 
-static size_t max_size(size_t a, size_t b)
-{
-    return a > b ? a : b;
-}
-
 /* Room for the tile widened once (F16: K and V as floats; Q8_0: as 16-bit integers, scales as floats twice over,
- * column sums) and for one block's scores, P and lane sums. A matrix unit does not widen, but splits 16-bit numbers:
- * scales thrice, scores, two groups of their products, and low and high bytes of queries, P and outputs. */
+ * column sums) and for one block's scores, P and lane sums. */
 size_t sl_tile_scratch_bytes(sl_kv_type type, size_t head_dim)
 {
     size_t scores = SL_TILE * SL_LANES * sizeof(float), lanes = SL_LANES * SL_LANES * sizeof(float);
     if (type == SL_KV_TYPE_F16)
         return 2 * SL_TILE * head_dim * sizeof(float) + 2 * scores + lanes;
-    size_t n_groups = head_dim / SL_GROUP, scales = 3 * n_groups * SL_TILE * sizeof(float);
-    size_t widened = 2 * SL_TILE * head_dim * sizeof(int16_t) + scales + head_dim * sizeof(int32_t);
-    size_t split = scales + scores + 4 * scores + n_groups * (2 + 2 + 4) * lanes;
-    return max_size(widened + 3 * scores + lanes, split);
+    size_t widened = 2 * SL_TILE * head_dim * sizeof(int16_t) + 3 * (head_dim / SL_GROUP) * SL_TILE * sizeof(float);
+    return widened + head_dim * sizeof(int32_t) + 3 * scores + lanes;
 }
 
 /* ---- queries ---- */

@@ -1,8 +1,9 @@
 /* Projections for AMX: the bits of gemm_ref.c.
  * A panel's group, as it is packed, is a right operand: eight rows of sixteen outputs' four bytes. Sixteen rows of
  * quantised input are the left one. Each group's products go through memory to vector registers, where they are
- * scaled; products run two groups ahead of that. Four-bit weights become signed bytes once for all rows.
- * Few rows, float weights and a narrow last panel are other levels'. */
+ * scaled; products run three groups ahead of that. Four-bit weights become signed bytes once for all rows.
+ * Few rows, float weights and a narrow last panel are other levels'.
+ * An inlined helper takes more than six parameters where they are what its caller's loops hold. */
 #include "kernel/levels.h"
 
 #if defined(__x86_64__)
@@ -16,6 +17,7 @@ enum {
     QUAD_ROWS = SL_GROUP / 4,
     PLANE = AMX_ROW_BYTES,           /* one quad of sixteen outputs */
     GROUP_VALUES = QUAD_ROWS * PLANE, /* as signed bytes */
+    AHEAD = 3,                        /* products that are started ahead */
     CHUNK = 32                        /* groups that are decoded at a time; a multiple of 16 */
 };
 
@@ -75,43 +77,62 @@ AMX_INLINE void panel_decode(panel *p, const uint8_t *groups, size_t group_bytes
     }
 }
 
-/* Registers 0, 1 hold products, 2, 3 weights, 4, 5 rows: one of each for even steps, one for odd ones. */
-AMX_INLINE void start_product(const uint8_t *values, const uint8_t *q, size_t stride, bool odd)
+/* Registers 0 to 3 hold products, 4, 5 weights, 6, 7 rows: a product takes 50 cycles before its register is free for
+ * another one, so that it takes four registers to keep up with the scaling. */
+AMX_INLINE void start_product(const uint8_t *values, const uint8_t *q, size_t stride, size_t step)
 {
-    if (odd) {
-        AMX_LOAD(3, values, PLANE);
-        AMX_LOAD(5, q, stride);
-        AMX_ZERO(1);
-        AMX_DOT_SS(1, 5, 3);
-    } else {
-        AMX_LOAD(2, values, PLANE);
-        AMX_LOAD(4, q, stride);
-        AMX_ZERO(0);
-        AMX_DOT_SS(0, 4, 2);
+#define START(c, weights, rows)                                                                                        \
+    AMX_LOAD(weights, values, PLANE);                                                                                  \
+    AMX_LOAD(rows, q, stride);                                                                                         \
+    AMX_ZERO(c);                                                                                                       \
+    AMX_DOT_SS(c, rows, weights);                                                                                      \
+    break;
+    switch (step % 4) {
+    case 0:
+        START(0, 4, 6)
+    case 1:
+        START(1, 5, 7)
+    case 2:
+        START(2, 4, 6)
+    default:
+        START(3, 5, 7)
+    }
+#undef START
+}
+
+AMX_INLINE void end_product(work *w, size_t step)
+{
+    int32_t *at = w->products[step % 2][0];
+    switch (step % 4) {
+    case 0:
+        AMX_STORE(0, at, PLANE);
+        break;
+    case 1:
+        AMX_STORE(1, at, PLANE);
+        break;
+    case 2:
+        AMX_STORE(2, at, PLANE);
+        break;
+    default:
+        AMX_STORE(3, at, PLANE);
     }
 }
 
-AMX_INLINE void end_product(work *w, bool odd)
-{
-    if (odd)
-        AMX_STORE(1, w->products[1], PLANE);
-    else
-        AMX_STORE(0, w->products[0], PLANE);
-}
-
-/* Which step's product is started next: steps are (block, group), groups inside. */
+/* Which product is started next: steps are (block, group), groups inside. */
 typedef struct cursor {
-    size_t block, g;
+    size_t block, g, step;
 } cursor;
 
-AMX_INLINE void start_next(const panel *p, const input *in, cursor *at, bool odd)
+AMX_INLINE void start_next(const panel *p, const input *in, cursor *at)
 {
     if (at->block == in->n_blocks)
         return;
     start_product(p->values + at->g * p->stride, in->q + at->block * AMX_ROWS * in->stride + at->g * SL_GROUP,
-                  in->stride, odd);
-    if (++at->g == p->n_groups)
-        *at = (cursor){at->block + 1, 0};
+                  in->stride, at->step++);
+    if (++at->g == p->n_groups) {
+        at->g = 0;
+        at->block++;
+    }
 }
 
 AMX_INLINE void factors(work *w, const input *in, size_t block, size_t n_groups, const bool minimums)
@@ -119,11 +140,14 @@ AMX_INLINE void factors(work *w, const input *in, size_t block, size_t n_groups,
     const uint8_t *scale = (const uint8_t *)in->scale + block * AMX_ROWS * in->stride;
     const uint8_t *sum = (const uint8_t *)in->sum + block * AMX_ROWS * in->stride;
     for (size_t r = 0; r < in->n_rows; r++, scale += in->stride, sum += in->stride)
-        for (size_t g = 0; g < n_groups; g += SL_LANES) { /* the row's arrays are padded to sixteen */
-            __m512 s = _mm512_loadu_ps(scale + g * sizeof(float));
+        for (size_t g = 0; g < n_groups; g += SL_LANES) {
+            const size_t left = n_groups - g;
+            const __mmask16 valid = (__mmask16)(left >= SL_LANES ? 0xffffu : (1u << left) - 1u);
+            __m512 s = _mm512_maskz_loadu_ps(valid, scale + g * sizeof(float));
             _mm512_storeu_ps(w->scale[r] + g, s);
-            if (minimums)
-                _mm512_storeu_ps(w->minimum[r] + g, _mm512_mul_ps(s, _mm512_loadu_ps(sum + g * sizeof(float))));
+            if (minimums) /* not of what lies behind the arrays: a product with a denormal takes long */
+                _mm512_storeu_ps(w->minimum[r] + g,
+                                 _mm512_mul_ps(s, _mm512_maskz_loadu_ps(valid, sum + g * sizeof(float))));
         }
 }
 
@@ -132,25 +156,26 @@ AMX_INLINE void panel_rows(float *out, size_t out_stride, const panel *p, const 
                            sl_wtype type)
 {
     const size_t n_rows = in->n_rows;
-    cursor ahead = {0, 0};
-    bool odd = false; /* of the current step */
-    start_next(p, in, &ahead, false);
-    start_next(p, in, &ahead, true);
-    end_product(w, false);
+    cursor ahead = {0, 0, 0};
+    size_t step = 0;
+    for (int i = 0; i < AHEAD; i++)
+        start_next(p, in, &ahead);
+    end_product(w, 0);
     for (size_t block = 0; block < in->n_blocks; block++, out += AMX_ROWS * out_stride) {
         factors(w, in, block, p->n_groups, type == SL_WTYPE_Q4_1);
 #define START(i) __m512 acc##i = first || i >= n_rows ? _mm512_setzero_ps() : _mm512_loadu_ps(out + i * out_stride);
 #define SCALE(i)                                                                                                       \
-    acc##i = _mm512_fmadd_ps(_mm512_cvtepi32_ps(_mm512_loadu_si512(w->products[odd][i])),                              \
+    acc##i = _mm512_fmadd_ps(_mm512_cvtepi32_ps(_mm512_loadu_si512(products[i])),                              \
                              _mm512_mul_ps(d, _mm512_set1_ps(w->scale[i][g])), acc##i);
 #define MINIMUM(i) acc##i = _mm512_fmadd_ps(m, _mm512_set1_ps(w->minimum[i][g]), acc##i);
 #define STORE(i)                                                                                                       \
     if (i < n_rows)                                                                                                    \
         _mm512_storeu_ps(out + i * out_stride, acc##i);
         EACH_ROW(START)
-        for (size_t g = 0; g < p->n_groups; g++, odd = !odd) {
-            start_next(p, in, &ahead, odd);
-            end_product(w, !odd); /* of the step after this one; after the last step nobody reads it */
+        for (size_t g = 0; g < p->n_groups; g++, step++) {
+            start_next(p, in, &ahead);
+            end_product(w, step + 1); /* after the last step: nothing that anybody reads */
+            int32_t(*products)[SL_PANEL] = w->products[step % 2];
             const __m512 d = _mm512_loadu_ps(p->d[g]);
             EACH_ROW(SCALE)
             if (type == SL_WTYPE_Q4_1) {
@@ -169,10 +194,11 @@ AMX_INLINE void panel_rows(float *out, size_t out_stride, const panel *p, const 
 /* Whole panels of n_blocks row blocks from first_row on. */
 AMX_INLINE void multiply(const sl_gemm_args *args, size_t first_row, size_t n_blocks, size_t n_rows, sl_wtype type)
 {
+    const uint8_t rows = (uint8_t)n_rows;
     const amx_config config = {
         .palette = AMX_PALETTE,
-        .row_bytes = {PLANE, PLANE, PLANE, PLANE, SL_GROUP, SL_GROUP},
-        .rows = {(uint8_t)n_rows, (uint8_t)n_rows, QUAD_ROWS, QUAD_ROWS, (uint8_t)n_rows, (uint8_t)n_rows}};
+        .row_bytes = {PLANE, PLANE, PLANE, PLANE, PLANE, PLANE, SL_GROUP, SL_GROUP},
+        .rows = {rows, rows, rows, rows, QUAD_ROWS, QUAD_ROWS, rows, rows}};
     const size_t row_bytes = sl_wtype_row_bytes(type, args->n_in), n_groups = args->n_in / SL_GROUP;
     const size_t group_bytes = sl_wtype_row_bytes(type, SL_GROUP) * SL_PANEL;
     const size_t end = args->first_out + args->n / SL_PANEL * SL_PANEL;

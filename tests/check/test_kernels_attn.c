@@ -235,8 +235,11 @@ static void test_tile_q8(void **state)
 static void test_few_path_runs(void **state)
 {
     start_level(state);
-    bool avx2 = *(const sl_cpu_level *)*state == SL_CPU_LEVEL_AVX2;
-    const size_t most[] = {avx2 ? SL_FEW_AVX2_F16 : SL_FEW_AVX512_F16, avx2 ? SL_FEW_AVX2_Q8 : SL_FEW_AVX512_Q8};
+    const sl_cpu_level level = *(const sl_cpu_level *)*state;
+    const size_t most[] = {level == SL_CPU_LEVEL_AVX2 ? SL_FEW_AVX2_F16 : SL_FEW_AVX512_F16,
+                           level == SL_CPU_LEVEL_AVX2     ? SL_FEW_AVX2_Q8
+                           : level == SL_CPU_LEVEL_AVX512 ? SL_FEW_AVX512_Q8
+                                                          : SL_FEW_AMX_Q8};
     for (size_t i = 0; i < 2 * 2 * SL_LANES; i++) {
         tile_case c = {.type = i % 2 ? SL_KV_TYPE_Q8_0 : SL_KV_TYPE_F16, .head_dim = 64, .n_queries = 1 + i / 2};
         check_buf tile = check_buf_new(sl_tile_bytes(c.type, 64), 64);

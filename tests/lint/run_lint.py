@@ -150,7 +150,7 @@ def no_fast_math(_build):
 
 
 def strays(listing, level):
-    """Instructions above the level of the file: AVX in plain code, AVX-512 in AVX2 code."""
+    """Instructions above the level of the file: AVX in plain code, AVX-512 in AVX2 code, tiles in AVX-512 code."""
     found = []
     function = "?"
     for line in listing.splitlines():
@@ -162,9 +162,10 @@ def strays(listing, level):
             continue
         instruction = parts[-1].strip()
         word = instruction.split()[0]
-        avx512 = bool(re.search(r"%zmm|%k[0-7]\b|%[xy]mm(1[6-9]|2\d|3[01])\b", instruction)) or word.startswith("tile")
+        amx = bool(re.search(r"%tmm[0-7]\b", instruction)) or word in ("ldtilecfg", "sttilecfg", "tilerelease")
+        avx512 = amx or bool(re.search(r"%zmm|%k[0-7]\b|%[xy]mm(1[6-9]|2\d|3[01])\b", instruction))
         avx = avx512 or (word.startswith("v") and not word.startswith("ver") and "mm" in instruction)
-        if (level == "plain" and avx) or (level == "avx2" and avx512):
+        if (level == "plain" and avx) or (level == "avx2" and avx512) or (level == "avx512" and amx):
             found.append(f"{function}: {instruction}")
     return found
 
@@ -179,9 +180,9 @@ def no_stray_instructions(build):
         return [f"{build}/src holds no object: build first"]
     found = []
     for path in objects:
-        level = "avx512" if re.search(r"_(avx512|amx)\.c", path.name) else \
-                "avx2" if re.search(r"_avx2\.c", path.name) else "plain"
-        if level == "avx512":
+        match = re.search(r"_(avx2|avx512|amx)\.c", path.name)
+        level = match.group(1) if match else "plain"
+        if level == "amx":
             continue
         listing = subprocess.run(["objdump", "-d", "--no-show-raw-insn", str(path)], capture_output=True, text=True,
                                  check=True).stdout
@@ -200,6 +201,8 @@ __attribute__((target("avx"))) void planted8(v8 *x);
 __attribute__((target("avx"))) void planted8(v8 *x) { *x += *x; }
 __attribute__((target("avx512f"))) void planted16(v16 *x);
 __attribute__((target("avx512f"))) void planted16(v16 *x) { *x += *x; }
+void planted_tile(void);
+void planted_tile(void) { __asm__ volatile("tilezero %tmm0"); }
 """
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "p.c").write_text(source)
@@ -208,8 +211,10 @@ __attribute__((target("avx512f"))) void planted16(v16 *x) { *x += *x; }
                                  text=True, check=True).stdout
     plain = " ".join(strays(listing, "plain"))
     avx2 = " ".join(strays(listing, "avx2"))
-    ok = "planted8" in plain and "planted16" in plain and "planted16" in avx2 and "planted8:" not in avx2
-    return [] if ok else [f"plain finds: {plain}; avx2 finds: {avx2}"]
+    avx512 = " ".join(strays(listing, "avx512"))
+    ok = ("planted8" in plain and "planted16" in plain and "planted16" in avx2 and "planted8:" not in avx2 and
+          "planted_tile" in avx2 and "planted_tile" in avx512 and "planted16" not in avx512)
+    return [] if ok else [f"plain finds: {plain}; avx2 finds: {avx2}; avx512 finds: {avx512}"]
 
 
 def counted(parameters):
