@@ -174,15 +174,22 @@ static void test_held_long(void **state)
     /* The middle one goes: its room is taken for the fifth part, round the others. */
     sl_kv_release(s.kv, &held[1]);
     expect_read(&s, UINT64_C(5) * PART_BYTES);
+    for (int i = 0; i < 3000 && !sl_kv_is_ready(s.kv, 0); i++)
+        pause_s(0.01);
+    assert_true(sl_kv_is_ready(s.kv, 0));
     for (int i = 0; i < 3; i += 2)
         assert_memory_equal(held[i].tiles, s.model.groups[0] + (size_t)i * PART_BYTES, PART_BYTES);
     sl_kv_release(s.kv, &held[2]);
     sl_kv_release(s.kv, &held[0]);
+    bool found_more = true;
     for (int i = 3; i < 8; i++) {
         must(sl_kv_next(s.kv, 0, &held[0], &found, &err), &err);
         assert_memory_equal(held[0].tiles, s.model.groups[0] + (size_t)i * PART_BYTES, PART_BYTES);
         sl_kv_release(s.kv, &held[0]);
     }
+    assert_true(sl_kv_is_ready(s.kv, 0));
+    must(sl_kv_next(s.kv, 0, &held[0], &found_more, &err), &err);
+    assert_false(found_more);
     must(sl_kv_pass_end(s.kv, &err), &err);
     pass(&s, false);
     finish(&s);
