@@ -114,6 +114,8 @@ static void print_times(const plan_state *s)
     char text[SL_TEXT_NUMBER_BYTES];
     printf("rates    measured, %u threads\n", s->info.n_threads);
     print_rate("disk, reading", e->disk_read_rate);
+    if (e->disk_remembered)
+        printf("    the disk as an earlier run measured it; --io-probe measures anew\n");
     if (e->in_flight_bytes > 0)
         printf("    reads of %zu KiB, %zu MiB in flight\n", e->read_bytes >> 10, e->in_flight_bytes >> 20);
     print_rate("disk, writing", e->disk_write_rate);

@@ -142,5 +142,7 @@ void cli_json_estimate(sl_json *json, const sl_estimate *e)
         sl_json_key(json, counts[i].key);
         sl_json_uint(json, counts[i].value);
     }
+    sl_json_key(json, "disk_remembered");
+    sl_json_bool(json, e->disk_remembered);
     sl_json_object_end(json);
 }

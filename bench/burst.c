@@ -166,8 +166,7 @@ sl_status sl_bench_ram_sweep(const sl_bench_options *options, uint64_t tokens, s
     if (status == SL_OK)
         status = bench_cache_fill(&cache, err);
     uint64_t kv_bytes = bench_kv_bytes(&m, tokens), room = status == SL_OK ? sl_budget_left(&m.budget) : 0;
-    /* Each part in memory has a mapping of its own. */
-    uint64_t slack = (tokens / SL_PART_TOKENS + 1) * m.geom.n_layers * SL_MEM_ALIGN + SL_MEM_ALIGN;
+    uint64_t slack = 2 * n_points * SL_MEM_ALIGN; /* a mapping for each point, and its table */
     uint64_t top = kv_bytes + slack < room ? kv_bytes : room > slack ? room - slack : 0;
     for (size_t i = 0; status == SL_OK && i < n_points; i++) {
         uint64_t hash = 0, resident = top == kv_bytes && i == n_points - 1 ? kv_bytes : top / (n_points - 1) * i;

@@ -241,8 +241,16 @@ static sl_status run_rounds(flash *f, sl_err *err)
     for (size_t round = 0; status == SL_OK && round < n; round++)
         for (int i = 0; status == SL_OK && i < SL_BENCH_READERS; i++) {
             bench_progress(f->m, "rounds", "readings", round * SL_BENCH_READERS + (size_t)i, n * SL_BENCH_READERS);
+            sl_err why;
             if (can[i])
-                status = read_once(f, (reader)i, &f->rates[i][round], err);
+                status = read_once(f, (reader)i, &f->rates[i][round], &why);
+            if (i == FIO && status == SL_FAILED) { /* a rival that fails leaves the others' figures as they are */
+                can[FIO] = false;
+                snprintf(f->out[FIO].text, sizeof f->out[FIO].text, "%.180s", why.text);
+                status = SL_OK;
+            }
+            if (status != SL_OK)
+                status = sl_err_set(err, status, "%s", why.text);
         }
     if (status != SL_OK)
         return status;

@@ -104,7 +104,8 @@ static sl_status set_profile(bench_machine *m, sl_err *err)
     };
     sl_status status = sl_ioprobe_run(&options, &m->profile, err);
     sl_err unsaved;
-    if (status == SL_OK && m->profile.is_steady &&
+    bool is_usual = m->options.io == SL_BENCH_IO_AUTO && options.memory_bytes == PROBE_BYTES;
+    if (status == SL_OK && m->profile.is_steady && is_usual &&
         sl_ioprobe_save(sl_notes_dir(notes), m->dir, &m->profile, &unsaved) != SL_OK)
         sl_log_write(&m->log, SL_LOG_LEVEL_INFO, "%s", unsaved.text);
     return status;
@@ -137,7 +138,8 @@ sl_status bench_machine_init(bench_machine *m, const sl_bench_options *options, 
         status = sl_trace_open(options->trace_path, &m->trace, err);
     if (status == SL_OK)
         status = sl_pool_create(m->options.n_threads, &m->budget, &m->pool, err);
-    if (status == SL_OK && uses_disk)
+    /* Of direct reads: nothing is known of buffered ones. */
+    if (status == SL_OK && uses_disk && options->io != SL_BENCH_IO_BUFFERED)
         status = set_profile(m, err);
     return status;
 }

@@ -192,6 +192,10 @@ static sl_status run(prefill *p, prefill_way way, bench_pass *pass, sl_err *err)
         status = sl_kv_set_rehearsal(p->kv, true, err);
     if (status != SL_OK)
         return status;
+    if (way == COMPUTE) {
+        /* Valid tiles of the last run's last layer. */
+        sl_kv_fill_ring(p->kv, p->own, (size_t)(p->window / SL_TILE * sl_geom_group_bytes(&p->m->geom, 0)));
+    }
     bench_pass_start(p->kv, pass);
     while (status == SL_OK && p->pos < p->tokens) {
         uint64_t left = p->tokens - p->pos;

@@ -126,6 +126,7 @@ typedef struct sl_plan {
  * was not measured is 0, and so is what needs it; a sum then leaves the disk's share out. Seconds. */
 typedef struct sl_estimate {
     double disk_read_rate, disk_write_rate, memory_rate; /* bytes a second */
+    bool disk_remembered;                                /* the disk's were measured by an earlier run */
     size_t read_bytes, in_flight_bytes;                  /* of the reader */
     double prefill_compute_s, prefill_read_s, prefill_write_s, prefill_s;
     double first_token_s; /* prefill and the first row's logits */

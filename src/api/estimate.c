@@ -56,6 +56,10 @@ double sl_estimate_madds_s(const double rates[SL_GEMM_POINTS], double madds, dou
 uint64_t sl_estimate_stored_tokens(uint64_t prompt_tokens, uint64_t window_tokens)
 {
     uint64_t window = window_tokens < SL_SEGMENT_TOKENS ? window_tokens : SL_SEGMENT_TOKENS;
+    if (prompt_tokens > UINT64_C(1) << 32) { /* the exact sum would wrap; nobody will see its end */
+        double sum = (double)prompt_tokens * (double)prompt_tokens / 2 / (double)window;
+        return sum < 0x1p63 ? (uint64_t)sum : UINT64_MAX;
+    }
     uint64_t n_segments = prompt_tokens / SL_SEGMENT_TOKENS, rest = prompt_tokens % SL_SEGMENT_TOKENS;
     uint64_t n_windows = (SL_SEGMENT_TOKENS + window - 1) / window; /* of a segment */
     uint64_t sum = n_segments * (n_windows * (n_windows - 1) / 2 * window);

@@ -109,8 +109,8 @@ const sl_io_profile *sl_engine_find_io(sl_engine *engine, const char *dir)
     return engine->io.is_known ? &engine->io.profile : NULL;
 }
 
-/* With little memory the ladder is cut short: good for this run, not for others. */
-static void remember(sl_engine *engine, const char *dir, size_t memory_bytes)
+/* With little memory the ladder is cut short, and another way of reading has other rates: good for this run only. */
+static void remember(sl_engine *engine, const char *dir, size_t memory_bytes, bool is_usual)
 {
     enum { WORTH_BYTES = 32 << 20 };
     char notes[SL_NOTES_DIR_BYTES];
@@ -121,7 +121,7 @@ static void remember(sl_engine *engine, const char *dir, size_t memory_bytes)
                  p->in_flight_bytes >> 20, p->read_rate / 1e6, p->write_rate / 1e6, p->is_direct ? "" : "; buffered");
     if (!p->is_steady)
         sl_log_write(&engine->log, SL_LOG_LEVEL_INFO, "%s: others use the disk, this is not remembered", dir);
-    else if (memory_bytes >= WORTH_BYTES && sl_ioprobe_save(sl_notes_dir(notes), dir, p, &err) != SL_OK)
+    else if (is_usual && memory_bytes >= WORTH_BYTES && sl_ioprobe_save(sl_notes_dir(notes), dir, p, &err) != SL_OK)
         sl_log_write(&engine->log, SL_LOG_LEVEL_INFO, "what was measured of the disk is not remembered: %s", err.text);
 }
 
@@ -153,6 +153,6 @@ sl_status sl_engine_probe_io(sl_engine *engine, const sl_context_options *option
     }
     engine->io.profile = profile;
     engine->io.is_known = true;
-    remember(engine, dir, probe.memory_bytes);
+    remember(engine, dir, probe.memory_bytes, options->io == SL_IO_AUTO);
     return SL_OK;
 }

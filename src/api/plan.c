@@ -1,5 +1,6 @@
 #include "api/plan.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -277,6 +278,17 @@ sl_status sl_plan_sufficient(sl_engine *engine, uint64_t *out_bytes, sl_err *err
 
 /* ----------------------------------------------------------------------------------------------------------- disk */
 
+static sl_status check_uring(const sl_vfs *vfs, sl_file *file, const char *dir, sl_err *err)
+{
+    const sl_aio_options options = {.file = file, .depth = 1};
+    sl_aio *aio = NULL;
+    int register_refused = 0, failed = vfs->aio_open ? vfs->aio_open(vfs, &options, &aio, &register_refused) : -ENOSYS;
+    if (failed != 0)
+        return sl_err_set_errno(err, SL_REFUSED, -failed, "%s: io_uring cannot be had here", dir);
+    vfs->aio_close(aio);
+    return SL_OK;
+}
+
 /* Before hours of work: the folder takes an unnamed file, keeps it on a disk, and has the room. A folder that was named
  * must be right even when nothing will be written. */
 static sl_status check_disk(sl_plan *plan, const sl_context_options *options, const sl_kv_options *kv, sl_err *err)
@@ -292,7 +304,11 @@ static sl_status check_disk(sl_plan *plan, const sl_context_options *options, co
         err->status = SL_REFUSED;
     if (status != SL_OK)
         return status == SL_FAILED ? SL_REFUSED : status;
+    if (options->io == SL_IO_URING)
+        status = check_uring(vfs, file, kv->dir, err);
     vfs->close(file);
+    if (status != SL_OK)
+        return status;
     status = sl_os_disk_free(kv->dir, &plan->disk_free_bytes, err);
     if (status == SL_OK && plan->disk_free_bytes < plan->disk_bytes)
         status = sl_err_set(err, SL_REFUSED, "%s: %" PRIu64 " bytes are free, the cache needs %" PRIu64, kv->dir,
@@ -354,4 +370,5 @@ void sl_plan_estimate(const sl_engine *engine, const sl_context_options *options
         .all_logits = options->all_logits,
     };
     sl_estimate_make(&in, out);
+    out->disk_remembered = io && !engine->io.was_probed;
 }

@@ -132,6 +132,11 @@ typedef struct attn_work {
     uint8_t *map, *qblocks, *states, *scratch, *tiles;
 } attn_work;
 
+static const uint8_t *tile_at(const attn_work *w, size_t group, size_t head)
+{
+    return w->tiles + ((w->first_group + group) * w->n_heads + head) % w->n_tiles * w->tile_bytes;
+}
+
 static void fold_item(void *arg, size_t item, size_t worker)
 {
     const attn_work *w = arg;
@@ -146,7 +151,8 @@ static void fold_item(void *arg, size_t item, size_t worker)
         .scratch = w->scratch + worker * w->scratch_bytes,
     };
     for (size_t g = 0; g < w->n_groups; g++) {
-        args.tile = w->tiles + ((w->first_group + g) * w->n_heads + head) % w->n_tiles * w->tile_bytes;
+        args.tile = tile_at(w, g, head);
+        args.next = g + 1 < w->n_groups ? tile_at(w, g + 1, head) : NULL;
         sl_kernels_attn_tile(w->kernels, w->shape->type)(&args);
     }
 }

@@ -79,8 +79,11 @@ sl_status sl_session_create(const sl_session_options *options, sl_session **out,
         status = sl_ngram_create(options->max_tokens + 1, budget, &s->ngram, err);
     if (status == SL_OK)
         status = create_window(s, err);
+    sl_kv_options kv = options->kv;
+    kv.stop = options->stop;
+    kv.arg = options->arg;
     if (status == SL_OK)
-        status = sl_kv_create(&options->kv, &s->kv, err);
+        status = sl_kv_create(&kv, &s->kv, err);
     if (status != SL_OK) {
         sl_session_destroy(s);
         return status;

@@ -24,6 +24,24 @@ double sl_os_seconds(void)
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
+void sl_os_cond_init(pthread_cond_t *cond)
+{
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(cond, &attr);
+    pthread_condattr_destroy(&attr);
+}
+
+bool sl_os_cond_wait_until(pthread_cond_t *cond, pthread_mutex_t *lock, double at_s)
+{
+    const double latest_s = 1e15;
+    at_s = at_s < latest_s ? at_s : latest_s;
+    struct timespec at = {.tv_sec = (time_t)at_s};
+    at.tv_nsec = (long)((at_s - (double)at.tv_sec) * 1e9);
+    return pthread_cond_timedwait(cond, lock, &at) == 0;
+}
+
 /* The beginning of a small text file, terminated; false when it cannot be read. */
 static bool read_text(const char *path, char *text, size_t capacity)
 {

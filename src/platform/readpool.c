@@ -5,7 +5,8 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
-#include <time.h>
+
+#include "platform/os.h"
 
 enum { STACK_BYTES = 256 << 10 };
 
@@ -73,53 +74,6 @@ static int start_threads(sl_aio *aio)
     return aio->n_threads > 0 ? 0 : failed;
 }
 
-/* Timeouts by a clock that nobody sets. */
-static void init_timed(pthread_cond_t *cond)
-{
-#ifdef __APPLE__
-    pthread_cond_init(cond, NULL);
-#else
-    pthread_condattr_t attr;
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(cond, &attr);
-    pthread_condattr_destroy(&attr);
-#endif
-}
-
-static struct timespec deadline_in(double seconds)
-{
-    enum { LONGEST_S = 1 << 30 };
-    struct timespec at;
-    clock_gettime(CLOCK_MONOTONIC, &at);
-    double whole = seconds < LONGEST_S ? seconds : LONGEST_S;
-    at.tv_sec += (time_t)whole;
-    at.tv_nsec += (long)((whole - (double)(time_t)whole) * 1e9);
-    if (at.tv_nsec >= 1000000000) {
-        at.tv_sec++;
-        at.tv_nsec -= 1000000000;
-    }
-    return at;
-}
-
-/* False: the deadline has passed. */
-static bool wait_until(sl_aio *aio, const struct timespec *deadline)
-{
-#ifdef __APPLE__
-    struct timespec now, left;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    left.tv_sec = deadline->tv_sec - now.tv_sec;
-    left.tv_nsec = deadline->tv_nsec - now.tv_nsec;
-    if (left.tv_nsec < 0) {
-        left.tv_sec--;
-        left.tv_nsec += 1000000000;
-    }
-    return left.tv_sec >= 0 && pthread_cond_timedwait_relative_np(&aio->has_done, &aio->lock, &left) == 0;
-#else
-    return pthread_cond_timedwait(&aio->has_done, &aio->lock, deadline) == 0;
-#endif
-}
-
 uint64_t sl_readpool_bytes(size_t depth)
 {
     return sizeof(sl_aio) + depth * (sizeof(sl_aio_read) + sizeof(sl_aio_done)) + threads_of(depth) * STACK_BYTES;
@@ -138,7 +92,7 @@ int sl_readpool_open(const sl_vfs *vfs, const sl_aio_options *options, sl_aio **
     aio->depth = options->depth;
     pthread_mutex_init(&aio->lock, NULL);
     pthread_cond_init(&aio->has_read, NULL);
-    init_timed(&aio->has_done);
+    sl_os_cond_init(&aio->has_done);
     aio->reads = calloc(aio->depth, sizeof *aio->reads);
     aio->done = calloc(aio->depth, sizeof *aio->done);
     int failed = aio->reads && aio->done ? start_threads(aio) : ENOMEM;
@@ -184,14 +138,12 @@ int sl_readpool_start(sl_aio *aio, const sl_aio_read *reads, size_t n)
 
 int sl_readpool_wait(sl_aio *aio, double timeout_s, sl_aio_done *done, size_t most)
 {
-    struct timespec deadline = {0, 0};
-    if (timeout_s > 0)
-        deadline = deadline_in(timeout_s);
+    double deadline_s = timeout_s > 0 ? sl_os_seconds() + timeout_s : 0;
     pthread_mutex_lock(&aio->lock);
     bool in_time = timeout_s != 0;
     while (in_time && aio->n_done == 0 && !aio->is_woken) {
         if (timeout_s > 0)
-            in_time = wait_until(aio, &deadline);
+            in_time = sl_os_cond_wait_until(&aio->has_done, &aio->lock, deadline_s);
         else
             pthread_cond_wait(&aio->has_done, &aio->lock);
     }

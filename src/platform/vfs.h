@@ -1,5 +1,5 @@
 /* Files, as the store sees them: a table of operations, so that tests can wrap it and make the n-th call fail.
- * Owns nothing itself. One implementation per operating system (linux.c; macos.c later).
+ * Owns nothing itself. One implementation per operating system (linux.c, macos.c).
  * Every transfer that returns SL_OK moved exactly the bytes asked for: short reads and EINTR are dealt with inside. */
 #ifndef SL_VFS_H
 #define SL_VFS_H

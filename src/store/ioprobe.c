@@ -320,6 +320,9 @@ static sl_status run(probe *p, sl_io_profile *out, sl_err *err)
         return status;
     p->memory_bytes = choose_memory(p);
     status = sl_mem_map(o->budget, p->memory_bytes, "buffers to measure the disk", &p->memory, err);
+    /* Before any of it is touched: every way is measured on pages like the reader's. */
+    if (status == SL_OK && p->vfs->want_big_pages)
+        p->vfs->want_big_pages(p->memory, p->memory_bytes);
     if (status == SL_OK)
         status = open_file(p, err);
     if (status == SL_OK)

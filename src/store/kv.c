@@ -82,6 +82,8 @@ static sl_status create_stream(sl_kv *kv, const sl_kv_options *options, sl_err *
         .io_engine = options->io_engine,
         .trace = options->trace,
         .log = options->log,
+        .stop = options->stop,
+        .arg = options->arg,
         .has_ring = kv->parts.chosen_bytes < kv->parts.total_bytes,
         .budget = kv->budget,
     };
@@ -208,6 +210,11 @@ sl_status sl_kv_set_resident(sl_kv *kv, uint64_t resident_bytes, sl_err *err)
 sl_status sl_kv_set_rehearsal(sl_kv *kv, bool on, sl_err *err)
 {
     return sl_stream_rehearse(kv->stream, on, err);
+}
+
+void sl_kv_fill_ring(sl_kv *kv, const uint8_t *pattern, size_t bytes)
+{
+    sl_stream_fill_ring(kv->stream, pattern, bytes);
 }
 
 void sl_kv_get_stats(const sl_kv *kv, sl_kv_stats *out)

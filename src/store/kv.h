@@ -34,7 +34,9 @@ typedef struct sl_kv_options {
     sl_io_engine io_engine;
     sl_trace *trace;         /* borrowed; NULL: none */
     sl_budget *budget;       /* borrowed, outlives the context */
-    sl_log log;
+    sl_log log;              /* called by the thread that drives the context */
+    bool (*stop)(void *arg); /* asked while a part is long in coming: true gives SL_CANCELLED; NULL: never */
+    void *arg;
 } sl_kv_options;
 
 /* The file is created when the first byte must be written; a context that fits its resident share has none. */
@@ -83,6 +85,9 @@ sl_status sl_kv_set_resident(sl_kv *kv, uint64_t resident_bytes, sl_err *err) SL
  * its place in the ring last held (tiles of other parts where all parts have one size, or zeros), and no checksum is
  * compared; no rate holds it back and no part joins the resident ones. Between passes only. */
 sl_status sl_kv_set_rehearsal(sl_kv *kv, bool on, sl_err *err) SL_CHECK;
+/* Before the first pass: the ring holds `pattern` over and over, for rehearsals of a context of which nothing was read.
+ * Does nothing without a ring. */
+void sl_kv_fill_ring(sl_kv *kv, const uint8_t *pattern, size_t bytes);
 
 typedef struct sl_kv_stats {
     uint64_t bytes_read, bytes_written; /* by this file's transfers */

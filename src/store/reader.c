@@ -7,6 +7,7 @@
  * So hashing never keeps the device waiting by more than one part's time. */
 #include <assert.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/hash.h"
@@ -204,6 +205,33 @@ static bool check_one(sl_stream *stream)
     return true;
 }
 
+static void keep_note(void *arg, sl_log_level level, const char *text)
+{
+    sl_stream *stream = arg;
+    pthread_mutex_lock(&stream->lock);
+    if (stream->n_notes < SL_STREAM_NOTES) {
+        sl_stream_note *note = &stream->notes[stream->n_notes++];
+        note->level = level;
+        snprintf(note->text, sizeof note->text, "%s", text);
+    }
+    pthread_mutex_unlock(&stream->lock);
+}
+
+void sl_stream_tell(sl_stream *stream)
+{
+    for (size_t i = 0;; i++) {
+        pthread_mutex_lock(&stream->lock);
+        bool has_note = i < stream->n_notes;
+        sl_stream_note note = has_note ? stream->notes[i] : (sl_stream_note){0};
+        if (!has_note)
+            stream->n_notes = 0;
+        pthread_mutex_unlock(&stream->lock);
+        if (!has_note)
+            return;
+        sl_log_write(&stream->options.log, note.level, "%s", note.text);
+    }
+}
+
 /* As soon as there is a file: the system takes its time to make the ring's memory ready for it. A failure counts when a
  * part is wanted. Enters and leaves with the lock held. */
 static void open_queue(sl_stream *stream)
@@ -218,16 +246,21 @@ static void open_queue(sl_stream *stream)
         .depth = SL_STREAM_DEPTH,
         .engine = stream->options.io_engine,
         .budget = &stream->queue_budget,
-        .log = stream->options.log,
+        .log = {keep_note, stream},
     };
-    sl_err err;
+    sl_err err = stream->queue_failure;
     sl_queue *queue = NULL;
     stream->wants_queue = false;
-    pthread_mutex_unlock(&stream->lock);
-    sl_status status = sl_queue_create(&options, &queue, &err);
-    pthread_mutex_lock(&stream->lock);
-    stream->queue = queue;
-    if (status != SL_OK && stream->run.bytes > 0)
+    if (err.status == SL_OK) {
+        pthread_mutex_unlock(&stream->lock);
+        sl_status status = sl_queue_create(&options, &queue, &err);
+        pthread_mutex_lock(&stream->lock);
+        stream->queue = queue;
+        if (status == SL_OK)
+            return;
+        stream->queue_failure = err;
+    }
+    if (stream->run.bytes > 0)
         fail_at(stream, stream->ring.items[stream->run.item].pos, &err);
 }
 

@@ -85,6 +85,13 @@ static bool find_room(const sl_ring *ring, size_t bytes, int32_t *before, size_t
     }
 }
 
+bool sl_ring_has_room(const sl_ring *ring, size_t bytes)
+{
+    int32_t before;
+    size_t off;
+    return ring->free_items != SL_RING_NONE && find_room(ring, bytes, &before, &off);
+}
+
 bool sl_ring_can_follow(const sl_ring *ring, int32_t behind, size_t bytes)
 {
     size_t off = end_off(ring, behind);

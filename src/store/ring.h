@@ -88,6 +88,7 @@ uint64_t sl_ring_table_bytes(void);
 /* Takes room for an item, a copy of *item, as the queue's last, planned; behind: directly behind that item, the last
  * one placed. SL_RING_NONE: no room now. */
 int32_t sl_ring_place(sl_ring *ring, const sl_ring_item *item, int32_t behind);
+bool sl_ring_has_room(const sl_ring *ring, size_t bytes);
 /* Whether `bytes` could ever lie directly behind the item. */
 bool sl_ring_can_follow(const sl_ring *ring, int32_t behind, size_t bytes);
 

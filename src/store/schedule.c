@@ -97,8 +97,9 @@ sl_schedule_end sl_schedule_plan(sl_stream *stream)
         if (run->bytes > 0 && !follows)
             return SL_SCHEDULE_END_BREAK;
         int32_t i = sl_ring_place(ring, &item, follows ? run->last : SL_RING_NONE);
+        /* There may be room elsewhere, past a held part: another run's. */
         if (i == SL_RING_NONE)
-            return SL_SCHEDULE_END_ROOM;
+            return follows && sl_ring_has_room(ring, item.bytes) ? SL_SCHEDULE_END_BREAK : SL_SCHEDULE_END_ROOM;
         fill_piece(stream, &ring->items[i]);
         stream->cursor.part++;
         if (stream->is_rehearsing || item.flash_bytes == 0)

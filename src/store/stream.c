@@ -8,6 +8,8 @@
 #include "platform/os.h"
 #include "store/stream_impl.h"
 
+static const double ASK_EVERY_S = 0.2;
+
 enum {
     STACK_BYTES = 256 * 1024,     /* of the reader thread */
     LEAST_READ_BYTES = 64 * 1024, /* what a small ring or a low rate makes of the wanted size, unless less was wanted */
@@ -123,7 +125,7 @@ sl_status sl_stream_create(const sl_stream_options *options, sl_stream **out, sl
     stream->grew_inside = true; /* nothing is known: as for windows */
     pthread_mutex_init(&stream->lock, NULL);
     pthread_cond_init(&stream->wake_reader, NULL);
-    pthread_cond_init(&stream->wake_caller, NULL);
+    sl_os_cond_init(&stream->wake_caller);
     status = init_layers(stream, err);
     if (status == SL_OK && options->has_ring)
         status = init_ring(stream, err);
@@ -240,6 +242,7 @@ sl_status sl_stream_end(sl_stream *stream, sl_err *err)
     stream->n_passes++;
     wake_reader(stream);
     pthread_mutex_unlock(&stream->lock);
+    sl_stream_tell(stream);
     return SL_OK;
 }
 
@@ -291,18 +294,33 @@ static bool is_there(const sl_stream *stream, sl_pos pos)
     return is_resident(stream, pos) || (stream->has_failed && !sl_pos_is_before(pos, stream->cursor));
 }
 
+/* Enters and leaves with the lock held. */
+static bool asks_to_stop(sl_stream *stream)
+{
+    if (!stream->options.stop)
+        return false;
+    pthread_mutex_unlock(&stream->lock);
+    bool is_stopped = stream->options.stop(stream->options.arg);
+    pthread_mutex_lock(&stream->lock);
+    return is_stopped;
+}
+
 /* Waits for the part at `pos`. Under the lock. */
 static sl_status await(sl_stream *stream, sl_pos pos, sl_kv_part *part, sl_err *err)
 {
     double start_s = 0;
-    while (!is_there(stream, pos)) {
+    bool is_stopped = false;
+    while (!is_there(stream, pos) && !is_stopped) {
         start_s = start_s > 0 ? start_s : sl_os_seconds();
         /* What was taken from the queue since the reader looked can be passed by now. */
         wake_reader(stream);
-        pthread_cond_wait(&stream->wake_caller, &stream->lock);
+        if (!sl_os_cond_wait_until(&stream->wake_caller, &stream->lock, sl_os_seconds() + ASK_EVERY_S))
+            is_stopped = asks_to_stop(stream);
     }
     if (start_s > 0)
         count_wait(stream, pos, start_s);
+    if (is_stopped)
+        return sl_err_set(err, SL_CANCELLED, "cancelled");
     if (is_first_in_ring(stream, pos))
         hand_read(stream, sl_ring_first(&stream->ring), part);
     else if (is_resident(stream, pos))
@@ -345,7 +363,10 @@ sl_status sl_stream_next(sl_stream *stream, uint32_t layer, sl_kv_part *part, bo
         *found = status == SL_OK;
         stream->walk_part += status == SL_OK;
     }
+    bool has_notes = stream->n_notes > 0;
     pthread_mutex_unlock(&stream->lock);
+    if (has_notes)
+        sl_stream_tell(stream);
     return status;
 }
 
@@ -396,7 +417,7 @@ void sl_stream_grow_end(sl_stream *stream, uint32_t layer, const sl_growth *grow
     memcpy(grown->piece, growth->piece, growth->piece_bytes);
     grown->has_grown = true;
     stream->bytes_resident += growth->resident_bytes;
-    stream->wants_queue = !stream->queue && stream->options.file->file != NULL;
+    stream->wants_queue = !stream->queue && stream->queue_failure.status == SL_OK && stream->options.file->file != NULL;
     wake_reader(stream);
     pthread_mutex_unlock(&stream->lock);
 }
@@ -430,10 +451,22 @@ sl_status sl_stream_rehearse(sl_stream *stream, bool on, sl_err *err)
         sl_stream_rewind(stream, (sl_pos){0, 0, 0});
         stream->cursor = (sl_pos){stream->pass + 1, 0, 0};
         stream->is_rehearsing = on;
+        /* One that waits for the rate has another reason to work now. */
+        if (stream->reader == SL_READER_STATE_WAITING)
+            stream->reader = SL_READER_STATE_STARVING;
         wake_reader(stream);
     }
     pthread_mutex_unlock(&stream->lock);
     return SL_OK;
+}
+
+void sl_stream_fill_ring(sl_stream *stream, const uint8_t *pattern, size_t bytes)
+{
+    pthread_mutex_lock(&stream->lock);
+    assert(stream->pass == 0 && bytes > 0);
+    for (size_t at = 0; at < stream->ring.bytes; at += bytes)
+        memcpy(stream->ring.memory + at, pattern, at_most(bytes, stream->ring.bytes - at));
+    pthread_mutex_unlock(&stream->lock);
 }
 
 void sl_stream_get_stats(const sl_stream *stream, sl_kv_stats *out)

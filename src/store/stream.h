@@ -31,7 +31,9 @@ typedef struct sl_stream_options {
     sl_io_engine io_engine;
     bool has_ring; /* false: every part is resident, no ring and no thread */
     sl_trace *trace;
-    sl_log log;
+    sl_log log;              /* called by the driving thread */
+    bool (*stop)(void *arg); /* asked while a part is long in coming; NULL: never */
+    void *arg;
     sl_budget *budget;
 } sl_stream_options;
 
@@ -70,6 +72,8 @@ sl_status sl_stream_raise(sl_stream *stream, uint64_t resident_bytes, sl_err *er
 
 /* sl_kv_set_rehearsal */
 sl_status sl_stream_rehearse(sl_stream *stream, bool on, sl_err *err) SL_CHECK;
+
+void sl_stream_fill_ring(sl_stream *stream, const uint8_t *pattern, size_t bytes); /* as sl_kv_fill_ring */
 
 /* Fills in what the stream counts. */
 void sl_stream_get_stats(const sl_stream *stream, sl_kv_stats *out);

@@ -8,6 +8,7 @@
 #include "store/stream.h"
 
 enum {
+    SL_STREAM_NOTES = 4,   /* one for each kind of fallback, and more */
     SL_STREAM_DEPTH = 128, /* reads in flight, at most */
     SL_STREAM_BATCH = 16   /* reads added by one call */
 };
@@ -41,6 +42,12 @@ typedef struct sl_stream_read {
     double start_s; /* with a trace only */
 } sl_stream_read;
 
+/* A line of the reader's for the log, which the driving thread writes. */
+typedef struct sl_stream_note {
+    sl_log_level level;
+    char text[480];
+} sl_stream_note;
+
 /* What the reader thread does, so that whoever changes something knows how to wake it. */
 typedef enum sl_reader_state {
     SL_READER_STATE_WORKING,  /* looks at everything again before it sleeps */
@@ -68,6 +75,9 @@ struct sl_stream {
 
     /* under lock from here on */
     bool stopping, is_rehearsing;
+    sl_err queue_failure; /* why it could not be made; SL_OK: it can, or was not tried */
+    sl_stream_note notes[SL_STREAM_NOTES];
+    size_t n_notes;
     bool wants_queue; /* there is a file now: reads will come */
     sl_reader_state reader;
     sl_queue *queue; /* set by the reader, once */
@@ -111,6 +121,9 @@ sl_schedule_end sl_schedule_plan(sl_stream *stream);
 /* Bytes of the next read, 0: none now; cut makes it. */
 size_t sl_schedule_next_bytes(const sl_stream *stream, sl_schedule_end end);
 void sl_schedule_cut(sl_stream *stream, size_t bytes, sl_stream_read *read);
+
+/* Writes what the reader had to say. Outside the lock, by the driving thread: the log is the caller's. */
+void sl_stream_tell(sl_stream *stream);
 
 /* arg: the stream. */
 void *sl_reader_main(void *arg);
