@@ -108,6 +108,25 @@ sl_status cli_expect_other_file(const char *option, const char *output, const ch
     return sl_text_error(err, SL_USAGE, "%s %s is the same file as %s", option, output, input);
 }
 
+sl_status cli_expect_other_output(const char *trace, sl_err *err)
+{
+    struct stat out, in;
+    if (!trace || stat(trace, &in) != 0 || fstat(STDOUT_FILENO, &out) != 0 || in.st_dev != out.st_dev ||
+        in.st_ino != out.st_ino)
+        return SL_OK;
+    if (S_ISCHR(out.st_mode) && !isatty(STDOUT_FILENO)) /* /dev/null takes both */
+        return SL_OK;
+    return sl_text_error(err, SL_USAGE, "--trace %s is the standard output: the results go there", trace);
+}
+
+int cli_close(sl_engine *engine, int code, sl_err *err)
+{
+    if (engine && code == (int)SL_OK)
+        code = (int)sl_engine_end_trace(engine, err);
+    sl_engine_close(engine);
+    return code;
+}
+
 sl_status cli_open(cli *c, const cli_engine_options *options, sl_engine **out, sl_err *err)
 {
     const sl_engine_options engine_options = {
@@ -122,6 +141,8 @@ sl_status cli_open(cli *c, const cli_engine_options *options, sl_engine **out, s
         .arg = c,
     };
     sl_status status = cli_expect_other_file("--trace", options->trace, options->model, err);
+    if (status == SL_OK)
+        status = cli_expect_other_output(options->trace, err);
     if (status == SL_OK)
         status = sl_engine_open(&engine_options, out, err);
     sl_progress_clear(&c->progress);

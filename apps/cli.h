@@ -71,6 +71,9 @@ sl_status cli_read_document(const char *path, const cli_engine_options *options,
 
 /* What is written must not take the place of what is read: SL_USAGE when `output` (NULL: none) and `input` are one
  * file. `option` names the output. */
+sl_status cli_expect_other_output(const char *trace, sl_err *err); /* SL_USAGE: the trace would mix with the results */
+/* Closes the engine (NULL: nothing) and its trace, whose failure becomes the exit code of what went well. */
+int cli_close(sl_engine *engine, int code, sl_err *err);
 sl_status cli_expect_other_file(const char *option, const char *output, const char *input, sl_err *err);
 
 /* Opens the engine; with c->verbose prints processor, kernels and budget to stderr. */

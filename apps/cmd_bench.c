@@ -105,8 +105,12 @@ static uint32_t or_else(int64_t given, uint32_t otherwise)
     return given > 0 ? (uint32_t)given : otherwise;
 }
 
-void bench_cmd_fill(bench_cmd *b)
+sl_status bench_cmd_fill(bench_cmd *b, sl_err *err)
 {
+    if (b->csv && b->m.json)
+        return sl_text_error(err, SL_USAGE, "--csv and --json: one form at a time");
+    if (cli_expect_other_output(b->m.engine.trace, err) != SL_OK)
+        return SL_USAGE;
     const sl_bench_shape *shape = &shapes[b->shape];
     b->o = (sl_bench_options){
         .shape = {or_else(b->layers, shape->n_layers), or_else(b->heads, shape->n_heads),
@@ -127,6 +131,7 @@ void bench_cmd_fill(bench_cmd *b)
         .listener = {draw, log_line, cli_interrupted, b},
     };
     b->c.verbose = b->m.verbose;
+    return SL_OK;
 }
 
 /* "64K" -> 65536. */
@@ -350,8 +355,9 @@ static sl_status report(bench_cmd *b, sl_err *err)
 static sl_status run_work(bench_cmd *b, bool burst, sl_err *err)
 {
     static job jobs[MAX_JOBS];
-    bench_cmd_fill(b);
-    sl_status status = read_lists(b, err);
+    sl_status status = bench_cmd_fill(b, err);
+    if (status == SL_OK)
+        status = read_lists(b, err);
     if (status == SL_OK)
         status = sl_bench_published_parse(sl_bench_published_text, b->published, SL_BENCH_PUBLISHED_MAX,
                                           &b->n_published, err);

@@ -29,7 +29,7 @@ typedef struct bench_cmd {
 } bench_cmd;
 
 /* From the parsed command line to what the measuring takes. */
-void bench_cmd_fill(bench_cmd *b);
+sl_status bench_cmd_fill(bench_cmd *b, sl_err *err);
 
 /* The options of `flash` and its work. */
 size_t bench_flash_options(bench_cmd *b, sl_arg *out);

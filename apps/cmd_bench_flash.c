@@ -62,9 +62,10 @@ static void flash_table(const bench_cmd *b, const sl_bench_reader *readers)
 sl_status bench_flash_run(bench_cmd *b, sl_err *err)
 {
     sl_bench_reader readers[SL_BENCH_READERS];
-    bench_cmd_fill(b);
+    sl_status status = bench_cmd_fill(b, err);
     b->o.ram_bytes = b->o.ram_bytes ? b->o.ram_bytes : BENCH_CMD_RAM;
-    sl_status status = sl_bench_flash(&b->o, (uint64_t)b->file_size, readers, err);
+    if (status == SL_OK)
+        status = sl_bench_flash(&b->o, (uint64_t)b->file_size, readers, err);
     sl_progress_clear(&b->c.progress);
     if (status != SL_OK)
         return status;

@@ -246,6 +246,5 @@ int cmd_plan(int argc, char **argv, sl_err *err)
     s.c.verbose = s.machine.verbose;
     code = (int)work(&s, err);
     sl_progress_clear(&s.c.progress);
-    sl_engine_close(s.engine);
-    return code;
+    return cli_close(s.engine, code, err);
 }

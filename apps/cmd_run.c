@@ -242,6 +242,26 @@ static sl_status print_json(run_state *r, const sl_draw_result *result, sl_err *
     return sl_json_finish(&j, err);
 }
 
+/* The floor is what a pass's bytes take at the disk's best: as measured on its own or as seen in this run, or at the
+ * rate that it was held to. */
+static void print_flash(const sl_stats *s, const sl_estimate *estimated, uint64_t limit)
+{
+    char a[SL_TEXT_NUMBER_BYTES], b[SL_TEXT_NUMBER_BYTES], c[SL_TEXT_NUMBER_BYTES];
+    double seen = per((double)s->bytes_read, s->read_s);
+    double best = estimated->disk_read_rate > seen ? estimated->disk_read_rate : seen;
+    if (limit > 0 && (double)limit < best)
+        best = (double)limit;
+    double per_pass = s->n_passes ? (double)s->decode_bytes_read / (double)s->n_passes : 0.0;
+    fprintf(stderr, "  flash       %s read, at %s while reads were in flight, I/O %s, %s; page cache grew by %s\n",
+            sl_text_format_size(s->bytes_read, a), sl_text_format_rate(seen, b), s->io_mode, s->io_engine,
+            s->page_cache_growth_bytes < 0 ? "?" : sl_text_format_size((uint64_t)s->page_cache_growth_bytes, c));
+    if (s->n_passes == 0)
+        return;
+    fprintf(stderr, "  a pass      %s measured", sl_text_format_time(s->decode_s / (double)s->n_passes, a));
+    fprintf(stderr, "; disk floor %s (%s at %s)\n", sl_text_format_time(best > 0.0 ? per_pass / best : 0.0, a),
+            sl_text_format_size((uint64_t)per_pass, b), sl_text_format_rate(best, c));
+}
+
 static void print_table(run_state *r, const sl_draw_result *result)
 {
     sl_stats s;
@@ -249,8 +269,6 @@ static void print_table(run_state *r, const sl_draw_result *result)
     sl_estimate estimated;
     char a[SL_TEXT_NUMBER_BYTES], b[SL_TEXT_NUMBER_BYTES], c[SL_TEXT_NUMBER_BYTES];
     get_results(r, &s, &plan, &estimated);
-    double rate = per((double)s.bytes_read, s.read_s);
-    double per_pass = s.n_passes ? (double)s.decode_bytes_read / (double)s.n_passes : 0.0;
     fprintf(stderr, "\n");
     fprintf(stderr, "  prompt      %zu tokens in %s, %.1f tokens/s, %zu windows of %zu\n", s.prompt_tokens,
             sl_text_format_time(s.prefill_s, a), per((double)s.prompt_tokens, s.prefill_s), s.n_windows,
@@ -264,12 +282,10 @@ static void print_table(run_state *r, const sl_draw_result *result)
     fprintf(stderr, "  cache       %s, of which %s in memory at the end; written %s\n",
             sl_text_format_size(s.kv_bytes, a),
             sl_text_format_size(s.resident_bytes, b), sl_text_format_size(s.bytes_written, c));
-    fprintf(stderr, "  flash       %s read at %s, I/O %s, %s; page cache grew by %s\n",
-            sl_text_format_size(s.bytes_read, a), sl_text_format_rate(rate, b), s.io_mode, s.io_engine,
-            s.page_cache_growth_bytes < 0 ? "?" : sl_text_format_size((uint64_t)s.page_cache_growth_bytes, c));
-    fprintf(stderr, "  a pass      %s measured; disk floor %s (%s / that rate)\n",
-            sl_text_format_time(s.n_passes ? s.decode_s / (double)s.n_passes : 0.0, a),
-            sl_text_format_time(rate > 0.0 ? per_pass / rate : 0.0, b), sl_text_format_size((uint64_t)per_pass, c));
+    if (s.bytes_read + s.bytes_written == 0)
+        fprintf(stderr, "  flash       not used: the cache fits in memory\n");
+    else
+        print_flash(&s, &estimated, (uint64_t)r->o.machine.read_rate);
     fprintf(stderr, "  time        computing %s, waiting for flash %s, writing %s\n",
             sl_text_format_time(s.compute_s, a), sl_text_format_time(s.wait_s, b), sl_text_format_time(s.write_s, c));
     fprintf(stderr, "  memory      peak %s of %s\n", sl_text_format_size(s.peak_rss_bytes, a),
@@ -335,6 +351,5 @@ int cmd_run(int argc, char **argv, sl_err *err)
     sl_context_destroy(r.context);
     if (r.engine)
         sl_tokens_free(r.engine, &r.prompt);
-    sl_engine_close(r.engine);
-    return code;
+    return cli_close(r.engine, code, err);
 }

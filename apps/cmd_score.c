@@ -231,6 +231,5 @@ int cmd_score(int argc, char **argv, sl_err *err)
     sl_context_destroy(s.context);
     if (s.engine)
         sl_tokens_free(s.engine, &s.tokens);
-    sl_engine_close(s.engine);
-    return code;
+    return cli_close(s.engine, code, err);
 }

@@ -74,13 +74,14 @@ static void print_pair(const char *what, const char *estimated, const char *meas
 
 void cli_print_comparison(const sl_plan *plan, const sl_estimate *e, const sl_stats *s)
 {
-    char a[SL_TEXT_NUMBER_BYTES], b[SL_TEXT_NUMBER_BYTES];
+    char a[SL_TEXT_NUMBER_BYTES], b[SL_TEXT_NUMBER_BYTES], pass[48];
     if (e->prefill_s <= 0.0)
         return;
-    fprintf(stderr, "  %-16s%12s%12s\n", is_disk_unknown(e) ? "without disk" : "", "estimated", "measured");
+    snprintf(pass, sizeof pass, "pass, %zu rows", e->rows);
+    fprintf(stderr, "  %-16s%12s%12s\n", is_disk_unknown(e) ? "(disk left out)" : "", "estimated", "measured");
     print_pair("prompt", sl_text_format_time(e->prefill_s, a), sl_text_format_time(s->prefill_s, b));
     if (s->n_passes > 0)
-        print_pair("a pass", sl_text_format_time(e->pass_s, a),
+        print_pair(pass, sl_text_format_time(e->pass_s, a),
                    sl_text_format_time(s->decode_s / (double)s->n_passes, b));
     print_pair("written", sl_text_format_size(e->written_bytes, a), sl_text_format_size(s->bytes_written, b));
     print_pair("memory", sl_text_format_size(planned_bytes(plan), a), sl_text_format_size(s->peak_rss_bytes, b));

@@ -65,9 +65,9 @@ static sl_status run_fio(const flash *f, const fio_way *way, int sweep_s, double
     snprintf(runtime, sizeof runtime, "--runtime=%d", sweep_s ? sweep_s : 3600);
     /* glibc's malloc, where fio takes its buffers from, asks for big pages when told so; another C library ignores it.
      * The engine first: fixedbufs is an option of its own. */
-    char *const argv[] = {"env", way->big ? "GLIBC_TUNABLES=glibc.malloc.hugetlb=1" : "GLIBC_TUNABLES=", "fio", "--name=sluice",
-                          "--ioengine=io_uring", file, size, depth, block, fixed, runtime, "--readonly", "--rw=read",
-                          "--direct=1", "--output-format=terse", "--terse-version=3",
+    char *const argv[] = {"env", way->big ? "GLIBC_TUNABLES=glibc.malloc.hugetlb=1" : "GLIBC_TUNABLES=", "fio",
+                          "--name=sluice", "--ioengine=io_uring", file, size, depth, block, fixed, runtime,
+                          "--readonly", "--rw=read", "--direct=1", "--output-format=terse", "--terse-version=3",
                           sweep_s ? "--time_based" : NULL, NULL};
     sl_status status = bench_run_program(argv, text, sizeof text, err);
     if (status == SL_OK && !rate_of(text, rate))

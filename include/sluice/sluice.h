@@ -45,6 +45,8 @@ typedef struct sl_engine_options {
 /* Errors: SL_FAILED, SL_USAGE, SL_REFUSED (budget, unknown architecture, type or tokenizer), SL_DAMAGED. */
 sl_status sl_engine_open(const sl_engine_options *options, sl_engine **out, sl_err *err);
 void sl_engine_close(sl_engine *engine); /* after all its contexts */
+/* Ends the trace, after all contexts; SL_FAILED when the file is not whole. Closing does it too, with a warning. */
+sl_status sl_engine_end_trace(sl_engine *engine, sl_err *err);
 
 typedef struct sl_engine_info {
     uint32_t n_layers, n_heads, n_kv_heads, head_dim, n_embd, n_vocab;

@@ -289,12 +289,19 @@ sl_status sl_engine_open(const sl_engine_options *options, sl_engine **out, sl_e
     return SL_OK;
 }
 
+sl_status sl_engine_end_trace(sl_engine *engine, sl_err *err)
+{
+    sl_trace *trace = engine->trace;
+    engine->trace = NULL;
+    return sl_trace_close(trace, err);
+}
+
 void sl_engine_close(sl_engine *engine)
 {
     if (!engine)
         return;
     sl_err err = {SL_OK, ""};
-    if (engine->trace && sl_trace_close(engine->trace, &err) != SL_OK)
+    if (sl_engine_end_trace(engine, &err) != SL_OK)
         sl_log_write(&engine->log, SL_LOG_LEVEL_WARNING, "%s", err.text);
     sl_pool_destroy(engine->pool);
     sl_weights_destroy(engine->weights);

@@ -110,8 +110,9 @@ const sl_io_profile *sl_engine_find_io(sl_engine *engine, const char *dir)
 }
 
 /* With little memory the ladder is cut short, and another way of reading has other rates: good for this run only. */
-static void remember(sl_engine *engine, const char *dir, size_t memory_bytes, bool is_usual)
+static void remember(sl_engine *engine, const char *dir, size_t memory_bytes, const sl_context_options *options)
 {
+    bool is_usual = options->io == SL_IO_AUTO, is_asked = options->io_probe;
     enum { WORTH_BYTES = 32 << 20 };
     char notes[SL_NOTES_DIR_BYTES];
     sl_err err = {SL_OK, ""};
@@ -119,10 +120,15 @@ static void remember(sl_engine *engine, const char *dir, size_t memory_bytes, bo
     sl_log_write(&engine->log, SL_LOG_LEVEL_INFO,
                  "%s: reads of %zu KiB, %zu MiB in flight, %.0f MB/s; writes %.0f MB/s%s", dir, p->read_bytes >> 10,
                  p->in_flight_bytes >> 20, p->read_rate / 1e6, p->write_rate / 1e6, p->is_direct ? "" : "; buffered");
-    if (!p->is_steady)
-        sl_log_write(&engine->log, SL_LOG_LEVEL_INFO, "%s: others use the disk, this is not remembered", dir);
-    else if (is_usual && memory_bytes >= WORTH_BYTES && sl_ioprobe_save(sl_notes_dir(notes), dir, p, &err) != SL_OK)
-        sl_log_write(&engine->log, SL_LOG_LEVEL_INFO, "what was measured of the disk is not remembered: %s", err.text);
+    const char *why = !p->is_steady              ? "the rounds disagree, others use it"
+                      : !is_usual                ? "--io chose a way that is not the usual one"
+                      : memory_bytes < WORTH_BYTES ? "the budget leaves too little memory for its best"
+                                                 : NULL;
+    if (!why && sl_ioprobe_save(sl_notes_dir(notes), dir, p, &err) != SL_OK)
+        why = err.text;
+    if (why)
+        sl_log_write(&engine->log, is_asked ? SL_LOG_LEVEL_WARNING : SL_LOG_LEVEL_INFO,
+                     "%s: what was measured of the disk is not remembered: %s", dir, why);
 }
 
 sl_status sl_engine_probe_io(sl_engine *engine, const sl_context_options *options, const char *dir, sl_err *err)
@@ -153,6 +159,6 @@ sl_status sl_engine_probe_io(sl_engine *engine, const sl_context_options *option
     }
     engine->io.profile = profile;
     engine->io.is_known = true;
-    remember(engine, dir, probe.memory_bytes, options->io == SL_IO_AUTO);
+    remember(engine, dir, probe.memory_bytes, options);
     return SL_OK;
 }

@@ -294,8 +294,11 @@ static sl_status check_uring(const sl_vfs *vfs, sl_file *file, const char *dir, 
 static sl_status check_disk(sl_plan *plan, const sl_context_options *options, const sl_kv_options *kv, sl_err *err)
 {
     const char *from_env = getenv("SLUICE_KV_DIR");
-    if (plan->disk_bytes == 0 && !options->kv_dir && !(from_env && *from_env))
+    if (plan->disk_bytes == 0 && !options->kv_dir && !(from_env && *from_env)) {
+        if (sl_os_disk_free(kv->dir, &plan->disk_free_bytes, NULL) != SL_OK)
+            plan->disk_free_bytes = UINT64_MAX;
         return SL_OK;
+    }
     const sl_vfs *vfs = sl_vfs_system();
     sl_file *file = NULL;
     bool is_direct = false;

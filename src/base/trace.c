@@ -1,12 +1,14 @@
 #include "base/trace.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
+#include <unistd.h>
 
 enum {
     BUFFER_BYTES = 32 << 10, /* between the events and the file: outside any budget, part of the program's margin */
@@ -75,13 +77,19 @@ sl_status sl_trace_open(const char *path, sl_trace **out, sl_err *err)
         free(trace);
         return sl_err_set(err, SL_FAILED, "out of memory: trace");
     }
-    trace->file = fopen(path, "w");
+    /* Not blocking: a pipe that nobody reads is refused instead of waited for. */
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_NONBLOCK, 0666);
+    trace->file = fd >= 0 ? fdopen(fd, "w") : NULL;
     if (!trace->file) {
         sl_status status = sl_err_set_errno(err, SL_FAILED, errno, "%s: cannot open the trace for writing", path);
+        if (fd >= 0)
+            close(fd);
         free(trace->path);
         free(trace);
         return status;
     }
+    (void)fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_NONBLOCK);
+    (void)fcntl(fd, F_SETFD, FD_CLOEXEC);
     setvbuf(trace->file, trace->buffer, _IOFBF, sizeof trace->buffer);
     pthread_mutex_init(&trace->lock, NULL);
     put_lanes(trace);

@@ -92,7 +92,7 @@ static void finish(sl_queue *queue, size_t i, int cause)
 
 static bool is_passing(int cause)
 {
-    return cause == EINTR || cause == EAGAIN || cause == EBUSY;
+    return cause == EINTR || cause == EAGAIN || cause == EBUSY || cause == ENOMEM;
 }
 
 /* Raw reads for the first pending ones, which stay in their list. */
