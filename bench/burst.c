@@ -160,7 +160,7 @@ sl_status sl_bench_ram_sweep(const sl_bench_options *options, uint64_t tokens, s
     status = bench_machine_init(&m, options, true, err);
     /* From the least on: a ring that keeps the disk busy, no larger. */
     if (m.options.ring_bytes == 0)
-        m.options.ring_bytes = m.profile.in_flight_bytes + m.profile.in_flight_bytes / 2;
+        m.options.ring_bytes = sl_io_profile_flight(&m.profile) * 3 / 2;
     if (status == SL_OK)
         status = bench_cache_init(&cache, &m, tokens, most, 0, err);
     if (status == SL_OK)

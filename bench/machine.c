@@ -163,7 +163,7 @@ uint64_t bench_choose_ring(const bench_machine *m, uint64_t room, uint64_t kv_by
     if (m->options.ring_bytes)
         return max_u64(m->options.ring_bytes, least);
     /* What flies, and beside it what is being computed on. */
-    uint64_t flying = m->profile.in_flight_bytes, wanted = flying + max_u64(flying / 2, least);
+    uint64_t flying = sl_io_profile_flight(&m->profile), wanted = flying + max_u64(flying / 2, least);
     uint64_t ring = max_u64(min_u64(room / RING_SHARE, N_SLOTS * (uint64_t)MAX_SLOT_BYTES), min_u64(room / 2, wanted));
     return max_u64(min_u64(ring, kv_bytes), least);
 }
@@ -180,12 +180,14 @@ sl_kv_options bench_kv_options(bench_machine *m, uint64_t max_tokens, uint64_t r
         .slot_bytes = (size_t)(ring_bytes / N_SLOTS),
         .n_slots = N_SLOTS,
         .read_bytes = m->profile.read_bytes,
-        .in_flight_bytes = m->profile.in_flight_bytes,
+        .in_flight_bytes = m->profile.in_flight_bytes ? sl_io_profile_flight(&m->profile) : 0,
         .read_rate = m->options.read_rate,
         .io_engine = engine_of(m->options.io),
         .trace = m->trace,
         .budget = &m->budget,
         .log = m->log,
+        .stop = bench_stop,
+        .arg = m,
     };
 }
 

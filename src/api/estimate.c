@@ -145,7 +145,7 @@ static void fill_disk(const sl_estimate_input *in, sl_estimate *out)
         out->disk_read_rate = in->io->read_rate;
         out->disk_write_rate = in->io->write_rate;
         out->read_bytes = in->io->read_bytes;
-        out->in_flight_bytes = in->io->in_flight_bytes;
+        out->in_flight_bytes = sl_io_profile_flight(in->io);
     }
     double cap = (double)in->read_rate;
     if (cap > 0.0 && (out->disk_read_rate <= 0.0 || cap < out->disk_read_rate))

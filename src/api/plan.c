@@ -329,7 +329,7 @@ static sl_status decide(sl_engine *engine, const sl_context_options *options, sl
 {
     const sl_io_profile *io = sl_plan_io(engine, options);
     session->kv.read_bytes = io ? io->read_bytes : 0;
-    session->kv.in_flight_bytes = io ? io->in_flight_bytes : 0;
+    session->kv.in_flight_bytes = io ? sl_io_profile_flight(io) : 0;
     sl_status status = spend(engine, options, session, plan, err);
     if (status == SL_OK)
         return check_disk(plan, options, &session->kv, err);

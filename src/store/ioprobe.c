@@ -230,6 +230,18 @@ static double rate_of(const way *w)
     return best;
 }
 
+static double median_of(const way *w)
+{
+    double sorted[MAX_ROUNDS] = {0};
+    for (size_t i = 0; i < w->n_rates; i++) {
+        size_t at = i;
+        for (; at > 0 && sorted[at - 1] > w->rates[i]; at--)
+            sorted[at] = sorted[at - 1];
+        sorted[at] = w->rates[i];
+    }
+    return w->n_rates > 0 ? sorted[w->n_rates / 2] : 0.0;
+}
+
 static bool is_steady(const way *w)
 {
     const double least_share = 0.5;
@@ -239,24 +251,33 @@ static bool is_steady(const way *w)
     return true;
 }
 
-/* The way with the least in flight whose rate, measured `n_rates` times, is within `within` of the best; of equals the
+/* The way with the least in flight whose rate, measured `n_rates` times, is within `within` of the best, in its best
+ * and in its middle round: where rounds differ by more than ways do, luck shall not choose a shallow one. Of equals the
  * fastest. */
 static const way *least_way(const probe *p, double within, size_t n_rates)
 {
-    double best = 0.0;
-    for (size_t i = 0; i < p->n_ways; i++)
-        if (p->ways[i].n_rates >= n_rates && rate_of(&p->ways[i]) > best)
-            best = rate_of(&p->ways[i]);
-    const way *chosen = NULL;
+    double best = 0.0, best_median = 0.0;
     for (size_t i = 0; i < p->n_ways; i++) {
         const way *w = &p->ways[i];
-        if (w->n_rates < n_rates || rate_of(w) < (1.0 - within) * best)
+        if (w->n_rates >= n_rates && rate_of(w) > best)
+            best = rate_of(w);
+        if (w->n_rates >= n_rates && median_of(w) > best_median)
+            best_median = median_of(w);
+    }
+    const way *chosen = NULL, *fallback = NULL;
+    for (size_t i = 0; i < p->n_ways; i++) {
+        const way *w = &p->ways[i];
+        if (w->n_rates < n_rates)
+            continue;
+        if (!fallback || median_of(w) > median_of(fallback))
+            fallback = w;
+        if (rate_of(w) < (1.0 - within) * best || median_of(w) < (1.0 - within) * best_median)
             continue;
         if (!chosen || w->in_flight_bytes < chosen->in_flight_bytes ||
             (w->in_flight_bytes == chosen->in_flight_bytes && rate_of(w) > rate_of(chosen)))
             chosen = w;
     }
-    return chosen;
+    return chosen ? chosen : fallback;
 }
 
 /* Which ways deserve more time: the fastest, and those with less in flight that came near it. Returns how many. */

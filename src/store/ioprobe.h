@@ -19,6 +19,14 @@ typedef struct sl_io_profile {
     bool is_steady;
 } sl_io_profile;
 
+/* What a reader of this device keeps in flight: what the device needs, but no less than 8 MiB, so that it does not run
+ * dry while the reader looks at what has come. */
+static inline size_t sl_io_profile_flight(const sl_io_profile *profile)
+{
+    const size_t least = (size_t)8 << 20;
+    return profile->in_flight_bytes > least ? profile->in_flight_bytes : least;
+}
+
 typedef struct sl_ioprobe_options {
     const sl_vfs *vfs; /* NULL: the system's */
     const char *dir;
