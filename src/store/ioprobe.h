@@ -19,11 +19,12 @@ typedef struct sl_io_profile {
     bool is_steady;
 } sl_io_profile;
 
-/* What a reader of this device keeps in flight: what the device needs, but no less than 8 MiB, so that it does not run
- * dry while the reader looks at what has come. */
+/* What a reader of this device keeps in flight, as far as its ring has room: what the device needs, but no less than
+ * 32 MiB, so that it does not run dry while the reader looks at what has come, or while others use the device: a probe
+ * of two seconds cannot foresee them, and more in flight never hurt where less was enough. */
 static inline size_t sl_io_profile_flight(const sl_io_profile *profile)
 {
-    const size_t least = (size_t)8 << 20;
+    const size_t least = (size_t)32 << 20;
     return profile->in_flight_bytes > least ? profile->in_flight_bytes : least;
 }
 
