@@ -65,6 +65,23 @@ static void stored_tokens_as_the_windows_find_them(void **unused)
     assert_int_equal(UINT64_C(4096) * 255 * 256 / 2, sl_estimate_stored_tokens(1 << 20, 4096));
 }
 
+/* Where the sum does not fit 64 bits it stays large: more tokens are never less. */
+static void no_number_of_tokens_wraps(void **unused)
+{
+    (void)unused;
+    for (uint64_t window = 64; window <= 4096; window *= 8) {
+        uint64_t before = 0;
+        for (int half_bits = 20; half_bits <= 80; half_bits++) {
+            uint64_t n = (half_bits % 2 ? UINT64_C(3) : UINT64_C(2)) << (half_bits / 2 - 1);
+            uint64_t stored = sl_estimate_stored_tokens(n, window);
+            if (stored < before)
+                fail_msg("%llu tokens: %llu after %llu", (unsigned long long)n, (unsigned long long)stored,
+                         (unsigned long long)before);
+            before = stored;
+        }
+    }
+}
+
 static void times_between_and_beyond_the_points(void **unused)
 {
     (void)unused;
@@ -459,6 +476,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_needed_figure_is_enough),
         cmocka_unit_test(stored_tokens_as_the_windows_find_them),
+        cmocka_unit_test(no_number_of_tokens_wraps),
         cmocka_unit_test(times_between_and_beyond_the_points),
         cmocka_unit_test(every_figure_by_hand),
         cmocka_unit_test(the_rows_that_outlast_the_disk),
