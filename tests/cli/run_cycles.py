@@ -11,6 +11,7 @@ each case. SLUICE_TEST_SEED repeats the random moments.
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 import tempfile
@@ -41,6 +42,26 @@ def kills(ground, draw):
     if n_alive < N_KILLS or n_with_cache < N_KILLS // 2:
         problems.append(f"{n_alive} were running, {n_with_cache} had their cache on flash")
     report(f"kill -9 at {N_KILLS} random moments leaves no file ({n_with_cache} with the cache on flash)", problems)
+
+
+def cancelled(ground):
+    """At 4 KiB a second the next read is sixteen seconds away: what waits for it still hears the signal."""
+    problems = []
+    for number in (signal.SIGINT, signal.SIGTERM):
+        with Child(ground.json("--read-rate", "4K")) as child:
+            if not child.wait_for(lambda: child.cache(ground.kv_dir)):
+                problems.append(f"{number.name}: it ended before its cache lay on flash")
+                continue
+            time.sleep(1)
+            start = time.monotonic()
+            child.process.send_signal(number)
+            done = child.end(20)
+            took = time.monotonic() - start
+        if done.code != 130 or took > 2:
+            problems.append(f"{number.name}: ended after {took:.1f} s: {done}")
+        elif done.out.count(b"\n") != 1 or json.loads(done.out)["finish_reason"] != "cancelled":
+            problems.append(f"{number.name}: {done.out[:300]}")
+    report("Ctrl-C and SIGTERM end a run that waits for flash", problems + litter(ground.kv_dir))
 
 
 def written_once(ground):
@@ -200,6 +221,7 @@ def main():
     with tempfile.TemporaryDirectory(prefix="sluice_cycles_", dir=scratch) as folder:
         ground = Ground(program, folder, n_tokens=1100)
         kills(ground, random.Random(seed))
+        cancelled(ground)
         written_once(ground)
         page_cache(ground)
         resident_curve(ground)
