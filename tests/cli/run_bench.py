@@ -249,6 +249,8 @@ def interrupted():
 
 
 def refusals():
+    pipe = str(Path(folder).parent / "unread_pipe")
+    os.mkfifo(pipe)
     cases = [
         (["burst", "--tokens", "4000"], 2, "multiple of 64"),
         (["burst", "--tokens", "x"], 2, "--tokens"),
@@ -258,6 +260,11 @@ def refusals():
         (["burst", "--tokens", "64K", "--ram", "20M", "--resident", "0"], 3, "too small"),
         (["prefill", "--tokens", "64K", "--window", "4096", "--ram", "64M"], 3, "too small"),
         (["burst", "--tokens", "4K", "--tokens", "8K", "--trace", "/dev/null"], 2, "--trace"),
+        (["burst", *SMALL, "--tokens", "4K", "--csv", "--json"], 2, "one form at a time"),
+        (["flash", "--csv", "--json"], 2, "one form at a time"),
+        (["burst", "--tokens", "4K", "--trace", "/dev/stdout", "--json"], 2, "standard output"),
+        (["burst", *SMALL, "--tokens", "4K", "--trace", "/dev/full"], 1, "/dev/full"),
+        (["burst", *SMALL, "--tokens", "4K", "--trace", pipe], 1, pipe),
         (["prefil"], 2, "did you mean 'prefill'"),
         ([], 2, "flash, burst or prefill"),
     ]
