@@ -108,6 +108,7 @@ def usage_cases(bench, model, doc):
         ("--read-rate 100", run + ["--read-rate", "100"], 2, r"--read-rate.*100"),
         ("--trace over the model", run + ["--trace", model], 2, r"same file"),
         ("--trace over the text", run + ["--trace", doc], 2, r"same file"),
+        ("--trace among the results", run + ["--trace", "/dev/stdout", "--json"], 2, r"standard output"),
         ("plan without tokens", ["plan", "-m", model], 2, r"--tokens"),
         ("--window 63", run + ["--window", "63"], 2, r"--window.*63"),
         ("tokenize without text", ["tokenize", "-m", model], 2, r"-f"),
@@ -394,6 +395,13 @@ def descriptor_cases(bench, model, doc):
         if done.returncode != 1:
             problems.append(f"{argv[0]}: exit code {done.returncode}")
     report("descriptors: output that cannot be written is a failure", problems)
+    pipe, problems = str(bench.folder / "unread_pipe"), []
+    os.mkfifo(pipe)
+    for trace, pattern in (("/dev/full", rb"/dev/full.*not complete"), (pipe, rb"unread_pipe.*cannot open")):
+        done = bench.run("run", "-m", model, "-f", doc, "-p", "x", "-n", "2", "--trace", trace)
+        if done.returncode != 1 or not re.search(pattern, done.stderr):
+            problems.append(f"{trace}: exit code {done.returncode}, {done.stderr[-300:]}")
+    report("descriptors: a trace that cannot be written is a failure", problems)
     problems = []
     for command in ("run", "score", "tokenize"):
         process = subprocess.Popen([bench.program, command, "-m", model, "-f", "-"], stdin=subprocess.PIPE,
