@@ -7,6 +7,7 @@ Prints PASS, FAIL or SKIP for each case.
 """
 import json
 import os
+import shutil
 import signal
 import struct
 import subprocess
@@ -63,6 +64,10 @@ class Program:
         if (len(errors) == 1) != (code != 0):
             problems.append(f"error lines: {errors}")
         return value, problems
+
+    def result(self, *argv):
+        done = self.run(*argv, "--json")
+        return (json.loads(done.stdout), []) if done.returncode == 0 else (None, [done])
 
 
 def write_sparse(path, layers, heads, kv_heads, head_dim, embd, ff):
@@ -144,7 +149,20 @@ def small_cases(program, model, folder):
         if value["resident_bytes"] != value["kv_bytes"] or value["disk_bytes"] or e["pass_bytes"] or \
                 e["written_bytes"] or e["read_bytes_prefill"] or e["pass_disk_s"] or e["crossover_rows"] != 1:
             problems.append(value)
+        if abs(value["disk_free_bytes"] - shutil.disk_usage(folder).free) > 4096 * MIB:
+            problems.append(f"{value['disk_free_bytes']} bytes are free")
+    here = [word for word in base if word not in ("--kv-dir", folder)]  # no folder named: nothing to be checked there
+    done = program.run("plan", *here, "--ram", "1G")
+    free = [line.split(None, 1)[1] for line in done.stdout.splitlines() if line.split()[:1] == ["free"]]
+    if done.returncode or len(free) != 1 or free[0] == "0 B":
+        problems.append((free, done))
     report("plan: a cache that fits the memory touches no disk", problems)
+    value, problems = program.result("run", "-m", model, "-p", "the cat", "-n", "2", "--ram", "1G")
+    if value and (value["resident_bytes"] != value["kv_bytes"] or not value["kv_bytes"]):
+        problems.append(f"{value['resident_bytes']} of {value['kv_bytes']} bytes in memory")
+    done = program.run("run", "-m", model, "-p", "the cat", "-n", "2", "--ram", "1G", "--verbose")
+    problems += [] if "flash       not used" in done.stderr else [done]
+    report("run: a cache that fits the memory is all there, and flash not used", problems)
 
     free, problems = program.plan(*base, "--ram", "48M", "--rows", "4")  # measures the disk
     capped, more = program.plan(*base, "--ram", "48M", "--rows", "4", "--read-rate", "1M")
@@ -173,6 +191,15 @@ def small_cases(program, model, folder):
         if not same and took < 1.5:
             problems.append(f"{again['estimate']['disk_read_rate']} after {free['estimate']['disk_read_rate']}")
     report(f"plan: a disk that was measured is remembered ({took:.1f} s)", problems)
+
+    notes, file = program.environment["XDG_CACHE_HOME"], folder + "/a_file"
+    Path(file).write_text("")
+    program.environment["XDG_CACHE_HOME"] = file
+    done = program.run("plan", *base, "--ram", "128M", "--io-probe")
+    program.environment["XDG_CACHE_HOME"] = notes
+    warned = [line for line in done.stderr.splitlines() if line.startswith("sluice: warning") and "not remembered" in line]
+    report("plan: a measurement that was asked for and cannot be kept says so",
+           [] if done.returncode == 0 and len(warned) == 1 else [done])
 
     done = program.run("plan", *base, "--ram", "48M")
     problems = [] if done.returncode == 0 else [done.stderr]
