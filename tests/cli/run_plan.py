@@ -197,7 +197,8 @@ def small_cases(program, model, folder):
     program.environment["XDG_CACHE_HOME"] = file
     done = program.run("plan", *base, "--ram", "128M", "--io-probe")
     program.environment["XDG_CACHE_HOME"] = notes
-    warned = [line for line in done.stderr.splitlines() if line.startswith("sluice: warning") and "not remembered" in line]
+    warned = [line for line in done.stderr.splitlines()
+              if line.startswith("sluice: warning") and "not remembered" in line]
     report("plan: a measurement that was asked for and cannot be kept says so",
            [] if done.returncode == 0 and len(warned) == 1 else [done])
 
