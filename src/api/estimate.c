@@ -155,7 +155,8 @@ static void fill_disk(const sl_estimate_input *in, sl_estimate *out)
     double on_flash = tiles > 0 ? (double)less(tiles, plan->resident_bytes) / (double)tiles : 0.0;
     double token_on_flash = (double)plan->kv_token_bytes * on_flash;
     uint64_t stored = sl_estimate_stored_tokens(in->prompt_tokens, plan->window_tokens);
-    out->read_bytes_prefill = (uint64_t)((double)stored * token_on_flash);
+    double again = (double)stored * token_on_flash;
+    out->read_bytes_prefill = again < 0x1p63 ? (uint64_t)again : UINT64_MAX;
     out->written_bytes = less(tiles, plan->resident_bytes);
     out->pass_bytes = less(tiles, plan->decode_resident_bytes);
     out->prefill_read_s = seconds_for(out->read_bytes_prefill, out->disk_read_rate);

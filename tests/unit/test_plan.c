@@ -166,7 +166,7 @@ static void every_figure_by_hand(void **unused)
     assert_int_equal(0, e.crossover_rows); /* 256 rows compute for 5.7 s */
     assert_int_equal(10, e.rows);
     assert_near(1e4, e.disk_read_rate);
-    assert_int_equal(8 << 20, e.in_flight_bytes);
+    assert_int_equal(32 << 20, e.in_flight_bytes);
     s.in.all_logits = true; /* scoring: 8,192 times 2 ms */
     sl_estimate more;
     sl_estimate_make(&s.in, &more);
