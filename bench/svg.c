@@ -8,7 +8,7 @@
 #include "bench/bench.h"
 
 enum {
-    WIDTH = 760, PANEL = 420, LEFT = 88, RIGHT = 150, TOP = 48, BOTTOM = 58,
+    WIDTH = 800, PANEL = 420, LEFT = 88, RIGHT = 180, TOP = 48, BOTTOM = 58,
     PLOT_WIDTH = WIDTH - LEFT - RIGHT, PLOT_HEIGHT = PANEL - TOP - BOTTOM, N_COLOURS = 6, MAX_SERIES = 12
 };
 
@@ -89,23 +89,36 @@ static void put_rule(const panel *p, double x1, double y1, double x2, double y2)
     fprintf(p->file, "<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" stroke=\"#d8d8d8\"/>\n", x1, y1, x2, y2);
 }
 
+static const double steps[] = {1, 2, 5};
+
+/* The least of 1, 2, 5, 10, 20, ... that is not below x > 0. */
+static double round_step(double x)
+{
+    double power = pow(10, floor(log10(x)));
+    for (int i = 0; i < 3; i++)
+        if (steps[i] * power >= x)
+            return steps[i] * power;
+    return 10 * power;
+}
+
 static void put_frame(const panel *p)
 {
     char text[64];
     double bottom = p->top + TOP + PLOT_HEIGHT, right = LEFT + PLOT_WIDTH;
-    for (double y = p->y.low; y <= p->y.high * 1.001; y *= 10) {
-        put_rule(p, LEFT, at_y(p, y), right, at_y(p, y));
-        snprintf(text, sizeof text, "%g", y);
-        put_text(p, LEFT - 8, at_y(p, y) + 4, "end", text);
-    }
+    for (double y = p->y.low; y <= p->y.high * 1.001; y *= 10)
+        for (int i = 0; i < 3 && y * steps[i] <= p->y.high * 1.001; i++) {
+            put_rule(p, LEFT, at_y(p, y * steps[i]), right, at_y(p, y * steps[i]));
+            snprintf(text, sizeof text, "%g", y * steps[i]);
+            put_text(p, LEFT - 8, at_y(p, y * steps[i]) + 4, "end", text);
+        }
     if (p->by_budget)
-        for (int i = 0; i <= 4; i++) {
-            double x = p->x.high / 4 * i;
+        for (double x = 0; x <= p->x.high; x += round_step(p->x.high / 6)) {
             put_rule(p, at_x(p, x), p->top + TOP, at_x(p, x), bottom);
             snprintf(text, sizeof text, "%.0f", x);
             put_text(p, at_x(p, x), bottom + 18, "middle", text);
         }
-    for (double x = 1024; !p->by_budget && x <= p->x.high; x *= 4) {
+    double factor = p->x.high / p->x.low > 64 ? 4 : 2;
+    for (double x = 1024; !p->by_budget && x <= p->x.high; x *= factor) {
         if (x < p->x.low)
             continue;
         put_rule(p, at_x(p, x), p->top + TOP, at_x(p, x), bottom);
@@ -117,8 +130,13 @@ static void put_frame(const panel *p)
     fprintf(p->file,
             "<text x=\"20\" y=\"%d\" text-anchor=\"middle\" transform=\"rotate(-90 20 %d)\">rows a second</text>\n",
             p->top + TOP + PLOT_HEIGHT / 2, p->top + TOP + PLOT_HEIGHT / 2);
-    fprintf(p->file, "<text x=\"%d\" y=\"%d\" font-weight=\"bold\">Speed against %s</text>\n", (int)LEFT, p->top + 28,
-            p->by_budget ? "memory" : "context length");
+    const sl_bench_row *row = &p->rows[0];
+    fprintf(p->file,
+            "<text x=\"%d\" y=\"%d\" font-weight=\"bold\">Speed against %s: %u layer%s, %u heads on %u KV heads, "
+            "head_dim %u, %llu threads</text>\n",
+            (int)LEFT, p->top + 28, p->by_budget ? "memory" : "context length", row->shape.n_layers,
+            row->shape.n_layers == 1 ? "" : "s", row->shape.n_heads, row->shape.n_kv_heads, row->shape.head_dim,
+            (unsigned long long)row->n_threads);
 }
 
 /* The points of one series, in the order of x. */
@@ -154,7 +172,8 @@ static void put_series(const panel *p, const sl_bench_row *of, size_t index, con
     if (of->prompt_tokens_per_s > 0)
         snprintf(name, sizeof name, "%s, %s", of->mode, of->kv_type);
     else
-        snprintf(name, sizeof name, "%s, %s, %llu rows", of->mode, of->kv_type, (unsigned long long)of->rows);
+        snprintf(name, sizeof name, "%s, %s, %llu row%s", of->mode, of->kv_type, (unsigned long long)of->rows,
+                 of->rows == 1 ? "" : "s");
     double y = p->top + TOP + 14 + 20.0 * (double)index;
     fprintf(p->file, "<circle cx=\"%d\" cy=\"%.1f\" r=\"4\" fill=\"%s\"/>\n", LEFT + PLOT_WIDTH + 14, y - 4, colour);
     put_text(p, LEFT + PLOT_WIDTH + 24, y, "start", name);
