@@ -224,9 +224,10 @@ static void test_queue(void **state)
     for (way = ways; way < ways + 2; way++) {
         expect_healing(FAULT_AIO_FEW_STARTED, 0, 0);
         expect_healing(FAULT_AIO_START, EAGAIN, 1);
+        expect_healing(FAULT_AIO_START, ENOMEM, 1);
         expect_healing(FAULT_AIO_WAIT, EINTR, 2);
         expect_healing(FAULT_AIO_WAIT, EIO, 0);
-        expect_failures(FAULT_AIO_START, ENOMEM, SL_FAILED, "cannot read", strerror(ENOMEM));
+        expect_failures(FAULT_AIO_START, EIO, SL_FAILED, "cannot read", strerror(EIO));
         assert_int_equal(run_fault(FAULT_AIO_SHUFFLED, 0, 1, 0, &hits, &stats, &err), SL_OK);
         assert_int_equal(run_fault(FAULT_AIO_OPEN, EPERM, 1, 0, &hits, &stats, &err), SL_OK);
         assert_string_equal(stats.io_engine, "pread pool");
