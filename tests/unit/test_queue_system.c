@@ -455,9 +455,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
 #ifdef __linux__
+        /* Before others are refused registration in this process: it is said once. */
+        cmocka_unit_test(test_ordinary_user),
         cmocka_unit_test(test_forbidden),     cmocka_unit_test(test_over_one_gib), cmocka_unit_test(test_big_pages),
 #endif
-        cmocka_unit_test(test_ordinary_user), cmocka_unit_test(test_interrupted),  cmocka_unit_test(test_cycles),
+        cmocka_unit_test(test_interrupted),  cmocka_unit_test(test_cycles),
         cmocka_unit_test(test_driver_gone),   cmocka_unit_test(test_buffered),     cmocka_unit_test(test_truncated),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
