@@ -454,9 +454,9 @@ static void test_truncated(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-#ifdef __linux__
         /* Before others are refused registration in this process: it is said once. */
         cmocka_unit_test(test_ordinary_user),
+#ifdef __linux__
         cmocka_unit_test(test_forbidden),     cmocka_unit_test(test_over_one_gib), cmocka_unit_test(test_big_pages),
 #endif
         cmocka_unit_test(test_interrupted),  cmocka_unit_test(test_cycles),
