@@ -39,7 +39,7 @@ def machine(folder):
     inside = [(m[0].split()[4], m[1].split()[0]) for m in mounts
               if real == m[0].split()[4] or real.startswith(m[0].split()[4].rstrip("/") + "/")]
     return {"cpu": cpu, "processors": os.cpu_count(), "memory": f"{memory:.0f} GiB",
-            "system": f"{platform.system()} {platform.release()}",
+            "system": f"{platform.system()} {first(r'^([0-9]+[.][0-9]+)', platform.release(), platform.release())}",
             "file system": max(inside, key=lambda pair: len(pair[0]), default=("", "unknown"))[1],
             "user": "root" if os.geteuid() == 0 else "ordinary", "date": time.strftime("%Y-%m-%d")}
 
