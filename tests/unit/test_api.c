@@ -1,5 +1,5 @@
-/* The public API on a tiny model: prompts and chat templates, order of calls, scoring, RoPE scaling, plans, traces. Longer
- * than most files: all of it shares one model, one set of options and one file. */
+/* The public API on a tiny model: prompts and chat templates, order of calls, scoring, RoPE scaling, plans, traces.
+ * Longer than most files: all of it shares one model, one set of options and one file. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
