@@ -2,6 +2,13 @@
 
 #include <string.h>
 
+#if defined(__aarch64__)
+#if defined(__linux__)
+#include <sys/auxv.h>
+#elif defined(__APPLE__)
+#include <sys/sysctl.h>
+#endif
+#endif
 #if defined(__x86_64__)
 #include <cpuid.h>
 #if defined(__linux__)
@@ -11,14 +18,61 @@
 #endif
 #endif
 
-static const char *const level_names[SL_CPU_LEVEL_COUNT] = {"ref", "avx2", "avx512", "amx"};
+static const char *const level_names[SL_CPU_LEVEL_COUNT] = {"ref", "avx2", "avxvnni", "avx512",
+                                                            "amx", "neon", "i8mm",    "sme"};
 
 const char *sl_cpu_level_name(sl_cpu_level level)
 {
     return level_names[level];
 }
 
+#if defined(__aarch64__)
+/* One bit of what Linux says of the processor (bits of its uapi asm/hwcap.h, written out because older C libraries lack
+ * the newer names), or one name of macOS's sysctl. */
+typedef struct feature {
+    unsigned long which; /* AT_HWCAP or AT_HWCAP2 */
+    unsigned bit;
+    const char *sysctl;
+} feature;
+
+#if defined(__linux__)
+static const feature DOT_PRODUCT = {AT_HWCAP, 20, NULL}, INT8_MATRIX = {AT_HWCAP2, 13, NULL},
+                     SME = {AT_HWCAP2, 23, NULL}, SME_INT8 = {AT_HWCAP2, 26, NULL};
+
+static bool has_feature(const feature *f)
+{
+    return (getauxval(f->which) >> f->bit & 1) != 0;
+}
+#elif defined(__APPLE__)
+static const feature DOT_PRODUCT = {0, 0, "hw.optional.arm.FEAT_DotProd"},
+                     INT8_MATRIX = {0, 0, "hw.optional.arm.FEAT_I8MM"}, SME = {0, 0, "hw.optional.arm.FEAT_SME"},
+                     SME_INT8 = {0, 0, "hw.optional.arm.SME_I8I32"};
+
+static bool has_feature(const feature *f)
+{
+    int value = 0;
+    size_t size = sizeof value;
+    return sysctlbyname(f->sysctl, &value, &size, NULL, 0) == 0 && value != 0;
+}
+#else
+static const feature DOT_PRODUCT, INT8_MATRIX, SME, SME_INT8;
+
+static bool has_feature(const feature *f)
+{
+    (void)f;
+    return false;
+}
+#endif
+#endif
+
 #if defined(__x86_64__)
+/* Leaf 7.1, EAX 4; the state it needs is AVX's. */
+static bool has_avxvnni(void)
+{
+    unsigned a, b, c, d;
+    return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & 1u << 4);
+}
+
 /* clang 14 knows no name for this bit; the state it needs is AVX's, which "avx2" has been asked for. */
 static bool has_f16c(void)
 {
@@ -70,12 +124,22 @@ bool sl_cpu_has(sl_cpu_level level)
 #if defined(__x86_64__)
     case SL_CPU_LEVEL_AVX2:
         return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
+    case SL_CPU_LEVEL_AVXVNNI:
+        return sl_cpu_has(SL_CPU_LEVEL_AVX2) && has_avxvnni();
     case SL_CPU_LEVEL_AVX512:
         return sl_cpu_has(SL_CPU_LEVEL_AVX2) && __builtin_cpu_supports("avx512f") &&
                __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
                __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vnni");
     case SL_CPU_LEVEL_AMX:
         return sl_cpu_has(SL_CPU_LEVEL_AVX512) && may_use_tiles();
+#endif
+#if defined(__aarch64__)
+    case SL_CPU_LEVEL_NEON:
+        return has_feature(&DOT_PRODUCT);
+    case SL_CPU_LEVEL_I8MM:
+        return sl_cpu_has(SL_CPU_LEVEL_NEON) && has_feature(&INT8_MATRIX);
+    case SL_CPU_LEVEL_SME:
+        return sl_cpu_has(SL_CPU_LEVEL_I8MM) && has_feature(&SME) && has_feature(&SME_INT8);
 #endif
     default:
         return false;
@@ -104,5 +168,7 @@ sl_status sl_cpu_find(const char *name, sl_cpu_level *out, sl_err *err)
         *out = (sl_cpu_level)level;
         return SL_OK;
     }
-    return sl_err_set(err, SL_USAGE, "SLUICE_CPU=%s: unknown level, expected ref, avx2, avx512 or amx", name);
+    return sl_err_set(err, SL_USAGE,
+                      "SLUICE_CPU=%s: unknown level, expected ref, avx2, avxvnni, avx512, amx, neon, i8mm or sme",
+                      name);
 }

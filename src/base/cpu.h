@@ -9,9 +9,13 @@
 /* In rising order on each architecture; SL_CPU_LEVEL_REF runs everywhere. */
 typedef enum sl_cpu_level {
     SL_CPU_LEVEL_REF,
-    SL_CPU_LEVEL_AVX2,   /* AVX2, FMA, F16C */
-    SL_CPU_LEVEL_AVX512, /* F, BW, VL, DQ, VNNI */
-    SL_CPU_LEVEL_AMX,    /* AVX512 and tiles of int8 */
+    SL_CPU_LEVEL_AVX2,    /* AVX2, FMA, F16C */
+    SL_CPU_LEVEL_AVXVNNI, /* AVX2 and the 256-bit dot products of AVX-VNNI */
+    SL_CPU_LEVEL_AVX512,  /* F, BW, VL, DQ, VNNI */
+    SL_CPU_LEVEL_AMX,     /* AVX512 and tiles of int8 */
+    SL_CPU_LEVEL_NEON,    /* Arm: Advanced SIMD with dot products */
+    SL_CPU_LEVEL_I8MM,    /* NEON and int8 matrix products */
+    SL_CPU_LEVEL_SME,     /* I8MM and the Scalable Matrix Extension with int8 outer products */
     SL_CPU_LEVEL_COUNT
 } sl_cpu_level;
 

@@ -24,6 +24,16 @@ static void fill_avx2(sl_kernels *kernels)
 #undef FILL
 }
 
+static void fill_avxvnni(sl_kernels *kernels)
+{
+    (void)kernels;
+#define FILL(name, type)                                                                                               \
+    kernels->name = sl_##name##_avxvnni;                                                                               \
+    kernels->level[SL_KERNEL_ENTRY_##name] = SL_CPU_LEVEL_AVXVNNI;
+    SL_KERNELS_AVXVNNI(FILL)
+#undef FILL
+}
+
 static void fill_avx512(sl_kernels *kernels)
 {
     (void)kernels;
@@ -44,16 +54,55 @@ static void fill_amx(sl_kernels *kernels)
 #undef FILL
 }
 
+static void fill_neon(sl_kernels *kernels)
+{
+    (void)kernels;
+#define FILL(name, type)                                                                                               \
+    kernels->name = sl_##name##_neon;                                                                                  \
+    kernels->level[SL_KERNEL_ENTRY_##name] = SL_CPU_LEVEL_NEON;
+    SL_KERNELS_NEON(FILL)
+#undef FILL
+}
+
+static void fill_i8mm(sl_kernels *kernels)
+{
+    (void)kernels;
+#define FILL(name, type)                                                                                               \
+    kernels->name = sl_##name##_i8mm;                                                                                  \
+    kernels->level[SL_KERNEL_ENTRY_##name] = SL_CPU_LEVEL_I8MM;
+    SL_KERNELS_I8MM(FILL)
+#undef FILL
+}
+
+static void fill_sme(sl_kernels *kernels)
+{
+    (void)kernels;
+#define FILL(name, type)                                                                                               \
+    kernels->name = sl_##name##_sme;                                                                                   \
+    kernels->level[SL_KERNEL_ENTRY_##name] = SL_CPU_LEVEL_SME;
+    SL_KERNELS_SME(FILL)
+#undef FILL
+}
+
+/* Whether a table for level `asked` takes `level`'s entries: those of its own architecture up to itself. AVX-VNNI is a
+ * branch: processors with AVX-512 need not have it, and have a wider version of each of its entries. */
+static bool takes(sl_cpu_level asked, sl_cpu_level level)
+{
+    bool arm = asked >= SL_CPU_LEVEL_NEON;
+    if (level > asked || arm != (level >= SL_CPU_LEVEL_NEON))
+        return false;
+    return level != SL_CPU_LEVEL_AVXVNNI || asked == SL_CPU_LEVEL_AVXVNNI;
+}
+
 void sl_kernels_init(sl_kernels *kernels, sl_cpu_level level)
 {
     assert(sl_cpu_has(level));
     fill_ref(kernels);
-    if (level >= SL_CPU_LEVEL_AVX2 && level <= SL_CPU_LEVEL_AMX)
-        fill_avx2(kernels);
-    if (level >= SL_CPU_LEVEL_AVX512 && level <= SL_CPU_LEVEL_AMX)
-        fill_avx512(kernels);
-    if (level == SL_CPU_LEVEL_AMX)
-        fill_amx(kernels);
+#define FILL_LEVEL(lower, upper)                                                                                       \
+    if (takes(level, SL_CPU_LEVEL_##upper))                                                                            \
+        fill_##lower(kernels);
+    SL_KERNEL_LEVELS(FILL_LEVEL)
+#undef FILL_LEVEL
 }
 
 const char *sl_kernel_name(size_t i)

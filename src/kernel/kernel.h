@@ -92,7 +92,21 @@ typedef bool (*sl_kv_pack_fn)(uint8_t *tile, size_t key, const float *k, const f
  *  Q4_0, 18*w bytes:  q [4][w][4], byte b of [i][j] = elements 8*i+b (low nibble) and 8*i+4+b (high nibble),
  *                     value + 8; d [w] binary16
  *  Q4_1, 20*w bytes:  q as Q4_0 (value unsigned); d [w] binary16; m [w] binary16
- *  A panel is its n_in/32 groups in order; panels in order. */
+ *  Q5_0, 22*w bytes:  q as Q4_0 (low four bits); h [w][4], bit i of byte b of output j = fifth bit of element 4*i+b,
+ *                     value + 16; d [w] binary16
+ *  Q5_1, 24*w bytes:  q and h as Q5_0 (value unsigned); d [w] binary16; m [w] binary16
+ *  A panel is its n_in/32 groups in order; panels in order.
+ *
+ * n_in a multiple of 256 for the K types, whose panel is its n_in/256 superblocks in order:
+ *  Q4_K, 144*w bytes: 8 groups of q as Q4_0 (16*w bytes each); s [3][w] uint32: sixteen six-bit fields of output j,
+ *                     field 2*g the scale and 2*g+1 the minimum of group g; field f < 15 in word f/5 from bit 6*(f%5),
+ *                     field 15 in the top two bits of the three words, lowest first; d [w], dmin [w] binary16
+ *  Q5_K, 176*w bytes: 8 groups of q and h as Q5_0 (20*w bytes each); s, d, dmin as Q4_K
+ *  Q6_K, 210*w bytes: 8 groups of q as Q4_0 and h [2][w][4], bits 2*k and 2*k+1 of byte b of [i][j] = high two bits of
+ *                     element 16*i+4*k+b, value + 32 (24*w bytes each); s [8][w][2] int8: of each group's elements
+ *                     0..15 and 16..31; d [w] binary16
+ *  Product of a K type's group (the others: see gemm_ref.c): Q4_K, Q5_K: ws = d * scale, mw = -(dmin * minimum), as
+ *  Q4_1; Q6_K: the integer sum takes the two scales in, ws = d. */
 typedef enum sl_wtype {
     SL_WTYPE_F32,
     SL_WTYPE_F16,

@@ -40,6 +40,9 @@
 
 #define SL_KERNELS_GEMM_AVX512(X) SL_KERNELS_GEMM_AVX2(X) /* a version of each, too */
 
+/* avxvnni: what the 256-bit dot products change; an entry that is not here is AVX2's. */
+#define SL_KERNELS_AVXVNNI(X)
+
 /* attn_amx.c, gemm_amx.c */
 #define SL_KERNELS_AMX(X)                                                                                              \
     X(attn_tile_q8, sl_attn_tile_fn)                                                                                   \
@@ -50,22 +53,62 @@
 #define SL_KERNELS_AVX2(X) SL_KERNELS_ATTN_AVX2(X) SL_KERNELS_GEMM_AVX2(X)
 #define SL_KERNELS_AVX512(X) SL_KERNELS_ATTN_AVX512(X) SL_KERNELS_GEMM_AVX512(X)
 
-#define SL_KERNEL_PROTO_AVX2(name, type) SL_PROTO_##type(sl_##name##_avx2);
-#define SL_KERNEL_PROTO_AVX512(name, type) SL_PROTO_##type(sl_##name##_avx512);
-#define SL_KERNEL_PROTO_AMX(name, type) SL_PROTO_##type(sl_##name##_amx);
-SL_KERNELS_AVX2(SL_KERNEL_PROTO_AVX2)
-SL_KERNELS_AVX512(SL_KERNEL_PROTO_AVX512)
-SL_KERNELS_AMX(SL_KERNEL_PROTO_AMX)
-#undef SL_KERNEL_PROTO_AVX2
-#undef SL_KERNEL_PROTO_AVX512
-#undef SL_KERNEL_PROTO_AMX
-
 #else
 
 #define SL_KERNELS_AVX2(X)
+#define SL_KERNELS_AVXVNNI(X)
 #define SL_KERNELS_AVX512(X)
 #define SL_KERNELS_AMX(X)
 
 #endif
+
+#if defined(__aarch64__)
+
+/* attn_neon.c, gemm_neon.c, vec_neon.c */
+#define SL_KERNELS_NEON(X)
+
+/* i8mm: what int8 matrix products change */
+#define SL_KERNELS_I8MM(X)
+
+#if defined(SLUICE_HAVE_SME) /* set by the build where the compiler knows SME */
+/* attn_sme.c, gemm_sme.c */
+#define SL_KERNELS_SME(X)
+#else
+#define SL_KERNELS_SME(X)
+#endif
+
+#else
+
+#define SL_KERNELS_NEON(X)
+#define SL_KERNELS_I8MM(X)
+#define SL_KERNELS_SME(X)
+
+#endif
+
+/* X(level, LEVEL): every level above the reference, its list SL_KERNELS_LEVEL, in rising order on each architecture */
+#define SL_KERNEL_LEVELS(X)                                                                                            \
+    X(avx2, AVX2) X(avxvnni, AVXVNNI) X(avx512, AVX512) X(amx, AMX) X(neon, NEON) X(i8mm, I8MM) X(sme, SME)
+
+#define SL_KERNEL_PROTO_AVX2(name, type) SL_PROTO_##type(sl_##name##_avx2);
+#define SL_KERNEL_PROTO_AVXVNNI(name, type) SL_PROTO_##type(sl_##name##_avxvnni);
+#define SL_KERNEL_PROTO_AVX512(name, type) SL_PROTO_##type(sl_##name##_avx512);
+#define SL_KERNEL_PROTO_AMX(name, type) SL_PROTO_##type(sl_##name##_amx);
+#define SL_KERNEL_PROTO_NEON(name, type) SL_PROTO_##type(sl_##name##_neon);
+#define SL_KERNEL_PROTO_I8MM(name, type) SL_PROTO_##type(sl_##name##_i8mm);
+#define SL_KERNEL_PROTO_SME(name, type) SL_PROTO_##type(sl_##name##_sme);
+SL_KERNELS_AVX2(SL_KERNEL_PROTO_AVX2)
+SL_KERNELS_AVXVNNI(SL_KERNEL_PROTO_AVXVNNI)
+SL_KERNELS_AVX512(SL_KERNEL_PROTO_AVX512)
+SL_KERNELS_AMX(SL_KERNEL_PROTO_AMX)
+SL_KERNELS_NEON(SL_KERNEL_PROTO_NEON)
+SL_KERNELS_I8MM(SL_KERNEL_PROTO_I8MM)
+SL_KERNELS_SME(SL_KERNEL_PROTO_SME)
+#undef SL_KERNEL_PROTO_AVX2
+#undef SL_KERNEL_PROTO_AVXVNNI
+#undef SL_KERNEL_PROTO_AVX512
+#undef SL_KERNEL_PROTO_AMX
+#undef SL_KERNEL_PROTO_NEON
+#undef SL_KERNEL_PROTO_I8MM
+#undef SL_KERNEL_PROTO_SME
 
 #endif

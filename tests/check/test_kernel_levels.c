@@ -10,37 +10,54 @@
 
 #include "kernel/kernel.h"
 
-/* Which x86 level's version each x86 level has. */
+/* Which levels have a version of each entry, in words; both architectures. */
 static const struct {
-    const char *name;
-    sl_cpu_level avx2, avx512, amx; /* what the table holds when that level is asked for */
+    const char *name, *levels;
 } wanted[] = {
-    {"attn_qpack_f16", SL_CPU_LEVEL_REF, SL_CPU_LEVEL_REF, SL_CPU_LEVEL_REF},
-    {"attn_qpack_q8", SL_CPU_LEVEL_AVX2, SL_CPU_LEVEL_AVX2, SL_CPU_LEVEL_AVX2},
-    {"attn_tile_f16", SL_CPU_LEVEL_AVX2, SL_CPU_LEVEL_AVX512, SL_CPU_LEVEL_AVX512},
-    {"attn_tile_q8", SL_CPU_LEVEL_AVX2, SL_CPU_LEVEL_AVX512, SL_CPU_LEVEL_AMX},
-    {"attn_segfold", SL_CPU_LEVEL_AVX2, SL_CPU_LEVEL_AVX2, SL_CPU_LEVEL_AVX2},
-    {"attn_finish", SL_CPU_LEVEL_AVX2, SL_CPU_LEVEL_AVX2, SL_CPU_LEVEL_AVX2},
-    {"kv_pack_f16", SL_CPU_LEVEL_AVX2, SL_CPU_LEVEL_AVX2, SL_CPU_LEVEL_AVX2},
-    {"kv_pack_q8", SL_CPU_LEVEL_AVX2, SL_CPU_LEVEL_AVX2, SL_CPU_LEVEL_AVX2},
-    {"qrow", SL_CPU_LEVEL_AVX2, SL_CPU_LEVEL_AVX512, SL_CPU_LEVEL_AVX512},
-    {"gemm_f32", SL_CPU_LEVEL_AVX2, SL_CPU_LEVEL_AVX512, SL_CPU_LEVEL_AVX512},
-    {"gemm_f16", SL_CPU_LEVEL_AVX2, SL_CPU_LEVEL_AVX512, SL_CPU_LEVEL_AVX512},
-    {"gemm_bf16", SL_CPU_LEVEL_AVX2, SL_CPU_LEVEL_AVX512, SL_CPU_LEVEL_AVX512},
-    {"gemm_q8_0", SL_CPU_LEVEL_AVX2, SL_CPU_LEVEL_AVX512, SL_CPU_LEVEL_AMX},
-    {"gemm_q4_0", SL_CPU_LEVEL_AVX2, SL_CPU_LEVEL_AVX512, SL_CPU_LEVEL_AMX},
-    {"gemm_q4_1", SL_CPU_LEVEL_AVX2, SL_CPU_LEVEL_AVX512, SL_CPU_LEVEL_AMX},
-    {"rmsnorm", SL_CPU_LEVEL_AVX2, SL_CPU_LEVEL_AVX512, SL_CPU_LEVEL_AVX512},
-    {"rope_norm", SL_CPU_LEVEL_AVX2, SL_CPU_LEVEL_AVX512, SL_CPU_LEVEL_AVX512},
-    {"silu_mul", SL_CPU_LEVEL_AVX2, SL_CPU_LEVEL_AVX512, SL_CPU_LEVEL_AVX512},
-    {"add", SL_CPU_LEVEL_AVX2, SL_CPU_LEVEL_AVX512, SL_CPU_LEVEL_AVX512},
-    {"exp2", SL_CPU_LEVEL_AVX2, SL_CPU_LEVEL_AVX512, SL_CPU_LEVEL_AVX512},
-    {"sumexp", SL_CPU_LEVEL_AVX2, SL_CPU_LEVEL_AVX512, SL_CPU_LEVEL_AVX512},
-    {"argmax", SL_CPU_LEVEL_AVX2, SL_CPU_LEVEL_AVX512, SL_CPU_LEVEL_AVX512},
-    {"finite", SL_CPU_LEVEL_AVX2, SL_CPU_LEVEL_AVX512, SL_CPU_LEVEL_AVX512},
+    {"attn_qpack_f16", ""},           {"attn_qpack_q8", "avx2"},
+    {"attn_tile_f16", "avx2 avx512"}, {"attn_tile_q8", "avx2 avx512 amx"},
+    {"attn_segfold", "avx2"},         {"attn_finish", "avx2"},
+    {"kv_pack_f16", "avx2"},          {"kv_pack_q8", "avx2"},
+    {"qrow", "avx2 avx512"},          {"gemm_f32", "avx2 avx512"},
+    {"gemm_f16", "avx2 avx512"},      {"gemm_bf16", "avx2 avx512"},
+    {"gemm_q8_0", "avx2 avx512 amx"}, {"gemm_q4_0", "avx2 avx512 amx"},
+    {"gemm_q4_1", "avx2 avx512 amx"}, {"rmsnorm", "avx2 avx512"},
+    {"rope_norm", "avx2 avx512"},     {"silu_mul", "avx2 avx512"},
+    {"add", "avx2 avx512"},           {"exp2", "avx2 avx512"},
+    {"sumexp", "avx2 avx512"},        {"argmax", "avx2 avx512"},
+    {"finite", "avx2 avx512"},
 };
 
 _Static_assert(sizeof wanted / sizeof wanted[0] == SL_KERNEL_COUNT, "an entry without an expectation");
+
+/* For each level, the levels that it builds upon, nearest first. */
+static const sl_cpu_level below[SL_CPU_LEVEL_COUNT][4] = {
+    [SL_CPU_LEVEL_AVXVNNI] = {SL_CPU_LEVEL_AVX2},
+    [SL_CPU_LEVEL_AVX512] = {SL_CPU_LEVEL_AVX2},
+    [SL_CPU_LEVEL_AMX] = {SL_CPU_LEVEL_AVX512, SL_CPU_LEVEL_AVX2},
+    [SL_CPU_LEVEL_I8MM] = {SL_CPU_LEVEL_NEON},
+    [SL_CPU_LEVEL_SME] = {SL_CPU_LEVEL_I8MM, SL_CPU_LEVEL_NEON},
+};
+
+static bool has_version(size_t entry, sl_cpu_level level)
+{
+    const char *name = sl_cpu_level_name(level);
+    size_t n = strlen(name);
+    for (const char *at = wanted[entry].levels; (at = strstr(at, name)) != NULL; at += n)
+        if ((at == wanted[entry].levels || at[-1] == ' ') && (at[n] == ' ' || at[n] == '\0'))
+            return true;
+    return false;
+}
+
+static sl_cpu_level expected(size_t entry, sl_cpu_level level)
+{
+    if (has_version(entry, level))
+        return level;
+    for (size_t i = 0; i < 4; i++)
+        if (below[level][i] != SL_CPU_LEVEL_REF && has_version(entry, below[level][i]))
+            return below[level][i];
+    return SL_CPU_LEVEL_REF;
+}
 
 static void expect_level(sl_cpu_level level)
 {
@@ -50,10 +67,7 @@ static void expect_level(sl_cpu_level level)
     sl_kernels_init(&kernels, level);
     for (size_t i = 0; i < SL_KERNEL_COUNT; i++) {
         assert_string_equal(wanted[i].name, sl_kernel_name(i));
-        sl_cpu_level want = level == SL_CPU_LEVEL_AVX2     ? wanted[i].avx2
-                            : level == SL_CPU_LEVEL_AVX512 ? wanted[i].avx512
-                            : level == SL_CPU_LEVEL_AMX    ? wanted[i].amx
-                                                           : SL_CPU_LEVEL_REF;
+        sl_cpu_level want = expected(i, level);
         if (kernels.level[i] != want)
             fail_msg("%s: asked for %s, got %s, expected %s", wanted[i].name, sl_cpu_level_name(level),
                      sl_cpu_level_name(kernels.level[i]), sl_cpu_level_name(want));
@@ -72,6 +86,12 @@ static void avx2_fills_its_entries(void **unused)
     expect_level(SL_CPU_LEVEL_AVX2);
 }
 
+static void avxvnni_fills_its_entries(void **unused)
+{
+    (void)unused;
+    expect_level(SL_CPU_LEVEL_AVXVNNI);
+}
+
 static void avx512_fills_its_entries(void **unused)
 {
     (void)unused;
@@ -82,6 +102,24 @@ static void amx_fills_its_entries(void **unused)
 {
     (void)unused;
     expect_level(SL_CPU_LEVEL_AMX);
+}
+
+static void neon_fills_its_entries(void **unused)
+{
+    (void)unused;
+    expect_level(SL_CPU_LEVEL_NEON);
+}
+
+static void i8mm_fills_its_entries(void **unused)
+{
+    (void)unused;
+    expect_level(SL_CPU_LEVEL_I8MM);
+}
+
+static void sme_fills_its_entries(void **unused)
+{
+    (void)unused;
+    expect_level(SL_CPU_LEVEL_SME);
 }
 
 static void names_of_levels(void **unused)
@@ -105,10 +143,10 @@ static void names_of_levels(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ref_fills_the_table),
-        cmocka_unit_test(avx2_fills_its_entries),
-        cmocka_unit_test(avx512_fills_its_entries),
-        cmocka_unit_test(amx_fills_its_entries),
+        cmocka_unit_test(ref_fills_the_table),       cmocka_unit_test(avx2_fills_its_entries),
+        cmocka_unit_test(avxvnni_fills_its_entries), cmocka_unit_test(avx512_fills_its_entries),
+        cmocka_unit_test(amx_fills_its_entries),     cmocka_unit_test(neon_fills_its_entries),
+        cmocka_unit_test(i8mm_fills_its_entries),    cmocka_unit_test(sme_fills_its_entries),
         cmocka_unit_test(names_of_levels),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
