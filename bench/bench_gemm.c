@@ -134,8 +134,8 @@ static void fill_packed(uint8_t *packed, sl_wtype type, size_t n_out, size_t n_i
     bool quantised = sl_wtype_is_quantised(type);
     for (size_t i = 0; i < bytes; i++)
         packed[i] = quantised ? (uint8_t)(i * 2654435761u >> 13) : (uint8_t)(i & 1 ? 0x2c : 0);
-    size_t group = quantised ? sl_wtype_row_bytes(type, SL_GROUP) * SL_PANEL : bytes;
-    size_t scales = (type == SL_WTYPE_Q4_1 ? 4 : 2) * SL_PANEL;
+    size_t group = quantised ? sl_wtype_row_bytes(type, sl_wtype_block_elems(type)) * SL_PANEL : bytes;
+    size_t scales = (sl_wtype_has_minimum(type) ? 4 : 2) * SL_PANEL;
     for (size_t g = 0; quantised && g < bytes; g += group)
         for (size_t i = 0; i < scales; i++)
             packed[g + group - scales + i] = i & 1 ? 0x2c : 0;
@@ -154,6 +154,8 @@ static int measure(const sl_kernels *kernels, sl_cpu_level level, const size_t s
         x[i] = (float)((i * 2654435761u >> 7) % 1000) * 0.002f - 1.0f;
     kernels->qrow(qrows, x, n_in, n_rows, n_in);
     for (int type = 0; type < SL_WTYPE_COUNT; type++) {
+        if (n_in % sl_wtype_block_elems((sl_wtype)type) != 0)
+            continue;
         fill_packed(packed, (sl_wtype)type, n_out, n_in);
         gemm_call call = {sl_kernels_gemm(kernels, (sl_wtype)type),
                           {.packed = packed, .n_out = n_out, .n_in = n_in, .n = n_out, .qrows = qrows, .x = x,

@@ -299,23 +299,22 @@ static void next_slice(void *arg)
         w->first_out = 0;
 }
 
-/* Rows as a model file has them, with scales that are ordinary numbers: random ones would be NaN or denormal. */
-static void fill_rows(sl_wtype type, uint8_t *rows, size_t bytes)
+/* A packed panel whose scales are ordinary numbers: random ones would be NaN or denormal. */
+static void fill_panel(sl_wtype type, uint8_t *panel, size_t bytes)
 {
     uint32_t seed = 1;
-    size_t group = sl_wtype_row_bytes(type, SL_GROUP);
-    const uint16_t scale = 0x2011; /* binary16, about 0.008 */
     for (size_t i = 0; i < bytes; i++)
-        rows[i] = (uint8_t)next_random(&seed);
-    for (size_t at = 0; at < bytes && sl_wtype_is_quantised(type); at += group) {
-        memcpy(rows + at, &scale, sizeof scale);
-        if (type == SL_WTYPE_Q4_1)
-            memcpy(rows + at + sizeof scale, &scale, sizeof scale);
-    }
+        panel[i] = (uint8_t)next_random(&seed);
     size_t step = type == SL_WTYPE_F32 ? 4 : 2; /* the last byte of each number: sign and high exponent of 0.125 */
     uint8_t high = type == SL_WTYPE_F16 ? 0x30 : 0x3e;
     for (size_t at = step - 1; at < bytes && !sl_wtype_is_quantised(type); at += step)
-        rows[at] = high;
+        panel[at] = high;
+    const uint16_t scale = 0x2011; /* binary16, about 0.008 */
+    size_t block = SL_PANEL * sl_wtype_row_bytes(type, sl_wtype_block_elems(type));
+    size_t scales = (sl_wtype_has_minimum(type) ? 2u : 1u) * SL_PANEL * sizeof scale;
+    for (size_t end = block; end <= bytes && sl_wtype_is_quantised(type); end += block)
+        for (size_t at = end - scales; at < end; at += sizeof scale)
+            memcpy(panel + at, &scale, sizeof scale);
 }
 
 static void lay_out_gemm(const sl_rates_machine *machine, gemm_work *w)
@@ -331,16 +330,10 @@ static void lay_out_gemm(const sl_rates_machine *machine, gemm_work *w)
 }
 
 /* One panel, made once and copied: the kernels' time does not depend on the numbers. */
-static sl_status fill_gemm(const sl_rates_machine *machine, gemm_work *w, sl_err *err)
+static void fill_gemm(gemm_work *w)
 {
     size_t row = sl_wtype_row_bytes(w->type, N_IN), panel = SL_PANEL * row;
-    uint8_t *rows = NULL;
-    sl_status status = sl_mem_new(machine->budget, panel, 1, "weights to measure", &rows, err);
-    if (status != SL_OK)
-        return status;
-    fill_rows(w->type, rows, panel);
-    sl_weight_pack_panel(w->type, w->packed, rows, SL_PANEL, N_IN);
-    sl_mem_free(machine->budget, rows);
+    fill_panel(w->type, w->packed, panel);
     for (size_t at = panel; at + panel <= w->n_out * row; at += panel)
         memcpy(w->packed + at, w->packed, panel);
     uint32_t seed = 2;
@@ -349,7 +342,6 @@ static sl_status fill_gemm(const sl_rates_machine *machine, gemm_work *w, sl_err
     sl_fpenv saved = sl_fpenv_enter();
     w->kernels->qrow(w->qrows, w->x, N_IN, w->n_rows, N_IN);
     sl_fpenv_leave(saved);
-    return SL_OK;
 }
 
 sl_status sl_rates_projection(const sl_rates_machine *machine, sl_wtype type, size_t n_rows, double *madds_per_s,
@@ -366,13 +358,11 @@ sl_status sl_rates_projection(const sl_rates_machine *machine, sl_wtype type, si
     w.qrows = w.packed + w.matrix_bytes;
     w.x = (float *)(void *)(w.qrows + w.qrows_bytes);
     w.out = (float *)(void *)((uint8_t *)w.x + w.x_bytes);
-    status = fill_gemm(machine, &w, err);
-    if (status == SL_OK) {
-        size_t panels = w.slice_out / SL_PANEL, n_items = (panels + w.panels_per_item - 1) / w.panels_per_item;
-        sl_pool_run(machine->pool, n_items, gemm_item, &w);
-        *madds_per_s = runs_per_s(machine, n_items, gemm_item, &w, next_slice) *
-                       (double)(w.n_rows * w.slice_out) * (double)N_IN;
-    }
+    fill_gemm(&w);
+    size_t panels = w.slice_out / SL_PANEL, n_items = (panels + w.panels_per_item - 1) / w.panels_per_item;
+    sl_pool_run(machine->pool, n_items, gemm_item, &w);
+    *madds_per_s = runs_per_s(machine, n_items, gemm_item, &w, next_slice) * (double)(w.n_rows * w.slice_out) *
+                   (double)N_IN;
     sl_mem_unmap(machine->budget, w.map, w.map_bytes);
-    return status;
+    return SL_OK;
 }

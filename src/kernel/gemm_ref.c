@@ -8,13 +8,6 @@
 #include "kernel/ref.h"
 #include "kernel/scalar.h"
 
-enum { Q8_GROUP_BYTES = 34, Q4_0_GROUP_BYTES = 18, Q4_1_GROUP_BYTES = 20, Q8_VALUES = 32, Q4_VALUES = 16 };
-
-static float load_half(const uint8_t *at)
-{
-    return sl_float_of_half((uint16_t)(at[0] | at[1] << 8));
-}
-
 /* One group of 32. The maximum is taken over bit patterns, so that a NaN or an infinity reaches the scale, and with
  * it every product, instead of being lost. */
 static void quantise_group(const float *x, int8_t *q, float *scale, float *sum)
@@ -53,103 +46,79 @@ void sl_qrow_ref(void *out, const float *x, size_t x_stride, size_t n_rows, size
     }
 }
 
-/* Output `o` of a packed matrix: its panel, the panel's width and the place inside. */
-typedef struct panel_ref {
-    const uint8_t *groups;
-    size_t w, j;
-} panel_ref;
-
-static panel_ref panel_find(const sl_gemm_args *args, sl_wtype type, size_t o)
+/* One output for all rows, each of which is a chain over the groups: the product, then the minimum where there is one.
+ * Integers: |dot| <= 32 * 4096 * 127 < 2^24, so that its conversion is exact. */
+static void gemm_output(const sl_gemm_args *args, sl_wtype type, size_t o)
 {
     size_t first = o / SL_PANEL * SL_PANEL;
-    size_t left = args->n_out - first;
-    return (panel_ref){(const uint8_t *)args->packed + first * sl_wtype_row_bytes(type, args->n_in),
-                       left < SL_PANEL ? left : SL_PANEL, o - first};
-}
-
-static int32_t dot_q8(const uint8_t *group, size_t w, size_t j, const int8_t *q)
-{
-    int32_t dot = 0;
-    for (size_t e = 0; e < SL_GROUP; e++)
-        dot += (int8_t)group[(e / 4 * w + j) * 4 + e % 4] * q[e];
-    return dot;
-}
-
-static int32_t dot_q4(const uint8_t *group, size_t w, size_t j, const int8_t *q, int32_t offset)
-{
-    int32_t dot = 0;
-    for (size_t e = 0; e < SL_GROUP; e++) {
-        int32_t byte = group[(e / 8 * w + j) * 4 + e % 4];
-        dot += ((e % 8 < 4 ? byte & 15 : byte >> 4) - offset) * q[e];
+    size_t w = args->n_out - first < SL_PANEL ? args->n_out - first : SL_PANEL;
+    const uint8_t *panel = (const uint8_t *)args->packed + first * sl_wtype_row_bytes(type, args->n_in);
+    bool has_minimum = sl_wtype_has_minimum(type);
+    for (size_t r = 0; r < args->n_rows; r++)
+        args->out[r * args->out_stride + o] = 0.0f;
+    for (size_t g = 0; g < args->n_in / SL_GROUP; g++) {
+        sl_weight_group weights;
+        sl_weight_group_read(type, panel, w, o - first, g, &weights);
+        for (size_t r = 0; r < args->n_rows; r++) {
+            const uint8_t *row = (const uint8_t *)args->qrows + r * sl_qrow_bytes(args->n_in);
+            const float *scale = (const float *)(const void *)row;
+            const float *sum = (const float *)(const void *)(row + sl_qrow_sum_off(args->n_in));
+            const int8_t *q = (const int8_t *)(row + sl_qrow_q_off(args->n_in)) + g * SL_GROUP;
+            int32_t dot = 0;
+            for (size_t e = 0; e < SL_GROUP; e++)
+                dot += weights.q[e] * q[e];
+            float acc = fmaf((float)dot, weights.ws * scale[g], args->out[r * args->out_stride + o]);
+            if (has_minimum)
+                acc = fmaf(weights.mw, scale[g] * sum[g], acc);
+            args->out[r * args->out_stride + o] = acc;
+        }
     }
-    return dot;
 }
 
-static float product_q8_0(panel_ref at, size_t n_groups, const float *scale, const float *sum, const int8_t *q)
+static void gemm_quantised(const sl_gemm_args *args, sl_wtype type)
 {
-    (void)sum;
-    float acc = 0.0f;
-    for (size_t g = 0; g < n_groups; g++) {
-        const uint8_t *group = at.groups + g * Q8_GROUP_BYTES * at.w;
-        float d = load_half(group + Q8_VALUES * at.w + 2 * at.j);
-        acc = fmaf((float)dot_q8(group, at.w, at.j, q + g * SL_GROUP), d * scale[g], acc);
-    }
-    return acc;
-}
-
-static float product_q4_0(panel_ref at, size_t n_groups, const float *scale, const float *sum, const int8_t *q)
-{
-    (void)sum;
-    float acc = 0.0f;
-    for (size_t g = 0; g < n_groups; g++) {
-        const uint8_t *group = at.groups + g * Q4_0_GROUP_BYTES * at.w;
-        float d = load_half(group + Q4_VALUES * at.w + 2 * at.j);
-        acc = fmaf((float)dot_q4(group, at.w, at.j, q + g * SL_GROUP, 8), d * scale[g], acc);
-    }
-    return acc;
-}
-
-static float product_q4_1(panel_ref at, size_t n_groups, const float *scale, const float *sum, const int8_t *q)
-{
-    float acc = 0.0f;
-    for (size_t g = 0; g < n_groups; g++) {
-        const uint8_t *group = at.groups + g * Q4_1_GROUP_BYTES * at.w;
-        float d = load_half(group + Q4_VALUES * at.w + 2 * at.j);
-        float m = load_half(group + (Q4_VALUES + 2) * at.w + 2 * at.j);
-        acc = fmaf((float)dot_q4(group, at.w, at.j, q + g * SL_GROUP, 0), d * scale[g], acc);
-        acc = fmaf(m, scale[g] * sum[g], acc);
-    }
-    return acc;
-}
-
-typedef float (*product_fn)(panel_ref at, size_t n_groups, const float *scale, const float *sum, const int8_t *q);
-
-static void gemm_quantised(const sl_gemm_args *args, sl_wtype type, product_fn product)
-{
-    size_t n_groups = args->n_in / SL_GROUP;
-    for (size_t r = 0; r < args->n_rows; r++) {
-        const uint8_t *row = (const uint8_t *)args->qrows + r * sl_qrow_bytes(args->n_in);
-        const float *scale = (const float *)(const void *)row;
-        const float *sum = (const float *)(const void *)(row + sl_qrow_sum_off(args->n_in));
-        const int8_t *q = (const int8_t *)(row + sl_qrow_q_off(args->n_in));
-        for (size_t o = args->first_out; o < args->first_out + args->n; o++)
-            args->out[r * args->out_stride + o] = product(panel_find(args, type, o), n_groups, scale, sum, q);
-    }
+    for (size_t o = args->first_out; o < args->first_out + args->n; o++)
+        gemm_output(args, type, o);
 }
 
 void sl_gemm_q8_0_ref(const sl_gemm_args *args)
 {
-    gemm_quantised(args, SL_WTYPE_Q8_0, product_q8_0);
+    gemm_quantised(args, SL_WTYPE_Q8_0);
 }
 
 void sl_gemm_q4_0_ref(const sl_gemm_args *args)
 {
-    gemm_quantised(args, SL_WTYPE_Q4_0, product_q4_0);
+    gemm_quantised(args, SL_WTYPE_Q4_0);
 }
 
 void sl_gemm_q4_1_ref(const sl_gemm_args *args)
 {
-    gemm_quantised(args, SL_WTYPE_Q4_1, product_q4_1);
+    gemm_quantised(args, SL_WTYPE_Q4_1);
+}
+
+void sl_gemm_q5_0_ref(const sl_gemm_args *args)
+{
+    gemm_quantised(args, SL_WTYPE_Q5_0);
+}
+
+void sl_gemm_q5_1_ref(const sl_gemm_args *args)
+{
+    gemm_quantised(args, SL_WTYPE_Q5_1);
+}
+
+void sl_gemm_q4_k_ref(const sl_gemm_args *args)
+{
+    gemm_quantised(args, SL_WTYPE_Q4_K);
+}
+
+void sl_gemm_q5_k_ref(const sl_gemm_args *args)
+{
+    gemm_quantised(args, SL_WTYPE_Q5_K);
+}
+
+void sl_gemm_q6_k_ref(const sl_gemm_args *args)
+{
+    gemm_quantised(args, SL_WTYPE_Q6_K);
 }
 
 static float weight_at(sl_wtype type, const uint8_t *row, size_t k)

@@ -120,6 +120,9 @@ sl_gemm_fn sl_kernels_gemm(const sl_kernels *kernels, sl_wtype type)
         [SL_WTYPE_F32] = kernels->gemm_f32,   [SL_WTYPE_F16] = kernels->gemm_f16,
         [SL_WTYPE_BF16] = kernels->gemm_bf16, [SL_WTYPE_Q8_0] = kernels->gemm_q8_0,
         [SL_WTYPE_Q4_0] = kernels->gemm_q4_0, [SL_WTYPE_Q4_1] = kernels->gemm_q4_1,
+        [SL_WTYPE_Q5_0] = kernels->gemm_q5_0, [SL_WTYPE_Q5_1] = kernels->gemm_q5_1,
+        [SL_WTYPE_Q4_K] = kernels->gemm_q4_k, [SL_WTYPE_Q5_K] = kernels->gemm_q5_k,
+        [SL_WTYPE_Q6_K] = kernels->gemm_q6_k,
     };
     assert(type < SL_WTYPE_COUNT);
     return by_type[type];

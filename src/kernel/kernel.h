@@ -17,7 +17,7 @@
 
 enum {
     SL_LANES = 16, /* queries of a query block; lanes of every sixteen-lane sum */
-    SL_GROUP = 32, /* elements that share a scale in Q8_0, Q4_0, Q4_1 and in quantised rows */
+    SL_GROUP = 32, /* elements that share a scale in quantised rows, K and V, and weights (Q6_K: two sub-scales) */
     SL_PANEL = 16  /* output channels of a packed weight panel */
 };
 
@@ -114,18 +114,37 @@ typedef enum sl_wtype {
     SL_WTYPE_Q8_0,
     SL_WTYPE_Q4_0,
     SL_WTYPE_Q4_1,
+    SL_WTYPE_Q5_0,
+    SL_WTYPE_Q5_1,
+    SL_WTYPE_Q4_K,
+    SL_WTYPE_Q5_K,
+    SL_WTYPE_Q6_K,
     SL_WTYPE_COUNT
 } sl_wtype;
 
+enum { SL_SUPERBLOCK = 256 }; /* elements of a K type's block */
+
+/* Elements of one block, of which a row holds a whole number: 1, SL_GROUP, or SL_SUPERBLOCK for the K types. */
+size_t sl_wtype_block_elems(sl_wtype type);
 /* Bytes of one row of n elements, in GGUF and packed alike. */
 size_t sl_wtype_row_bytes(sl_wtype type, size_t n);
 bool sl_wtype_is_quantised(sl_wtype type);
+bool sl_wtype_has_minimum(sl_wtype type); /* Q4_1, Q5_1, Q4_K, Q5_K */
 const char *sl_wtype_name(sl_wtype type);
 
 /* Packs one panel: `rows` = w consecutive GGUF rows of n_in elements (unaligned), to `panel` (w row-bytes). */
 void sl_weight_pack_panel(sl_wtype type, void *panel, const void *rows, size_t w, size_t n_in);
 
-/* One row of a packed matrix as floats: d * q (one rounding), Q4_1: fma(d, q, m). For embeddings. */
+/* One output's group of a packed panel, in numbers; quantised types. */
+typedef struct sl_weight_group {
+    int16_t q[SL_GROUP]; /* with its offset taken off; Q6_K: times its sub-scale, |q| <= 4096 */
+    float ws, mw;        /* element = ws * q + mw, mw where the type has a minimum */
+} sl_weight_group;
+
+/* Group g of output j of a panel of w outputs. The plain reading of the layouts above: for the reference, for tests. */
+void sl_weight_group_read(sl_wtype type, const void *panel, size_t w, size_t j, size_t g, sl_weight_group *out);
+
+/* One row of a packed matrix as floats: ws * q, or fma(ws, q, mw), rounded once. For embeddings. */
 void sl_weight_row(sl_wtype type, const void *packed, size_t n_out, size_t n_in, size_t row, float *out);
 
 /* A quantised input row of n elements: scale[n/32], sum[n/32] (exact sum of a group's q as float), q[n]. Rows of

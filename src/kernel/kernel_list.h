@@ -19,6 +19,11 @@
     X(gemm_q8_0, sl_gemm_fn)            \
     X(gemm_q4_0, sl_gemm_fn)            \
     X(gemm_q4_1, sl_gemm_fn)            \
+    X(gemm_q5_0, sl_gemm_fn)            \
+    X(gemm_q5_1, sl_gemm_fn)            \
+    X(gemm_q4_k, sl_gemm_fn)            \
+    X(gemm_q5_k, sl_gemm_fn)            \
+    X(gemm_q6_k, sl_gemm_fn)            \
     X(rmsnorm, sl_rmsnorm_fn)           \
     X(rope_norm, sl_rope_norm_fn)       \
     X(silu_mul, sl_silu_mul_fn)         \

@@ -1,36 +1,58 @@
 /* Weight formats: sizes, packing into panels, and reading one row back.
  * Owns: the byte layouts of kernel.h's Weights section. Runs at load time and for embeddings; no instruction sets.
- * Source of the input formats: the GGUF specification and ggml's block layouts (Q8_0: d, 32 bytes; Q4_0: d, 16
- * bytes whose low nibbles are elements 0..15 and high nibbles 16..31; Q4_1: d, m, the same 16 bytes). */
+ * Source of the input formats: the GGUF specification and ggml's block layouts, stated at unpack_block. */
 #include <math.h>
 #include <string.h>
 
 #include "base/half.h"
 #include "kernel/kernel.h"
 
-enum { PAD = 64 };
+enum {
+    PAD = 64,
+    KSCALE_BYTES = 12,   /* sixteen six-bit fields */
+    WORD_FIELDS = 5,     /* of a packed word; the last field is spread over the words' top bits */
+    FIELD_BITS = 6,
+    Q6_K_SCALES = 16,    /* int8, one for 16 elements */
+    LOW_BYTES = 16,      /* a group's low four bits */
+    GROUPS = SL_SUPERBLOCK / SL_GROUP
+};
 
+/* In GGUF a block's binary16 numbers stand in front (Q6_K: behind); packed, they end each block of the panel. */
 typedef struct wtype_info {
     const char *name;
-    size_t block_elems;
-    size_t block_bytes;
-    size_t head_bytes; /* scale and minimum in front of a GGUF block's values */
+    size_t block_elems, block_bytes;
+    size_t half_bytes;  /* scale, and minimum where there is one */
+    size_t group_bytes; /* of 32 values, packed */
+    int offset;         /* stored value - element */
 } wtype_info;
 
 static const wtype_info WTYPES[SL_WTYPE_COUNT] = {
-    [SL_WTYPE_F32] = {"F32", 1, 4, 0},   [SL_WTYPE_F16] = {"F16", 1, 2, 0},
-    [SL_WTYPE_BF16] = {"BF16", 1, 2, 0}, [SL_WTYPE_Q8_0] = {"Q8_0", SL_GROUP, 34, 2},
-    [SL_WTYPE_Q4_0] = {"Q4_0", SL_GROUP, 18, 2}, [SL_WTYPE_Q4_1] = {"Q4_1", SL_GROUP, 20, 4},
+    [SL_WTYPE_F32] = {"F32", 1, 4, 0, 0, 0},
+    [SL_WTYPE_F16] = {"F16", 1, 2, 0, 0, 0},
+    [SL_WTYPE_BF16] = {"BF16", 1, 2, 0, 0, 0},
+    [SL_WTYPE_Q8_0] = {"Q8_0", SL_GROUP, 34, 2, 32, 0},
+    [SL_WTYPE_Q4_0] = {"Q4_0", SL_GROUP, 18, 2, 16, 8},
+    [SL_WTYPE_Q4_1] = {"Q4_1", SL_GROUP, 20, 4, 16, 0},
+    [SL_WTYPE_Q5_0] = {"Q5_0", SL_GROUP, 22, 2, 20, 16},
+    [SL_WTYPE_Q5_1] = {"Q5_1", SL_GROUP, 24, 4, 20, 0},
+    [SL_WTYPE_Q4_K] = {"Q4_K", SL_SUPERBLOCK, 144, 4, 16, 0},
+    [SL_WTYPE_Q5_K] = {"Q5_K", SL_SUPERBLOCK, 176, 4, 20, 0},
+    [SL_WTYPE_Q6_K] = {"Q6_K", SL_SUPERBLOCK, 210, 2, 24, 32},
 };
 
-static uint16_t load_u16(const uint8_t *at)
+static float load_half(const uint8_t *at)
 {
-    return (uint16_t)(at[0] | at[1] << 8);
+    return sl_float_of_half((uint16_t)(at[0] | at[1] << 8));
 }
 
 static size_t pad_up(size_t bytes)
 {
     return (bytes + PAD - 1) / PAD * PAD;
+}
+
+size_t sl_wtype_block_elems(sl_wtype type)
+{
+    return WTYPES[type].block_elems;
 }
 
 size_t sl_wtype_row_bytes(sl_wtype type, size_t n)
@@ -40,7 +62,12 @@ size_t sl_wtype_row_bytes(sl_wtype type, size_t n)
 
 bool sl_wtype_is_quantised(sl_wtype type)
 {
-    return WTYPES[type].block_elems == SL_GROUP;
+    return WTYPES[type].block_elems > 1;
+}
+
+bool sl_wtype_has_minimum(sl_wtype type)
+{
+    return WTYPES[type].half_bytes == 4;
 }
 
 const char *sl_wtype_name(sl_wtype type)
@@ -63,24 +90,137 @@ size_t sl_qrow_bytes(size_t n)
     return sl_qrow_q_off(n) + pad_up(n);
 }
 
-/* Element e of a GGUF 4-bit block's sixteen bytes. */
-static unsigned nibble_of(const uint8_t *values, size_t e)
+/* --------------------------------------------------------------------------------------------------------- packing */
+
+/* A GGUF block in numbers: the values as stored, without sign but for Q8_0; the bytes of its binary16 numbers. */
+typedef struct raw_block {
+    uint8_t values[SL_SUPERBLOCK];
+    const uint8_t *halves;
+    const uint8_t *scales; /* K types: Q4_K, Q5_K 12 bytes of six-bit fields, Q6_K sixteen int8 */
+} raw_block;
+
+/* Blocks of 32 start with d, then m where there is one. Q8_0: 32 bytes. The others: a 32-bit word with the fifth bits
+ * of elements 0..31 (Q5 only), then 16 bytes whose low nibbles are elements 0..15 and high nibbles 16..31. */
+static void unpack_32(sl_wtype type, const uint8_t *block, raw_block *out)
 {
-    return e < 16 ? values[e] & 15u : values[e - 16] >> 4;
+    const uint8_t *at = block + WTYPES[type].half_bytes;
+    out->halves = block;
+    out->scales = NULL;
+    if (type == SL_WTYPE_Q8_0) {
+        memcpy(out->values, at, SL_GROUP);
+        return;
+    }
+    uint32_t fifth = 0;
+    if (type == SL_WTYPE_Q5_0 || type == SL_WTYPE_Q5_1) {
+        fifth = at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
+        at += 4;
+    }
+    for (size_t e = 0; e < SL_GROUP / 2; e++) {
+        out->values[e] = (uint8_t)((at[e] & 15u) | (fifth >> e & 1u) << 4);
+        out->values[e + 16] = (uint8_t)(at[e] >> 4 | (fifth >> (e + 16) & 1u) << 4);
+    }
 }
 
-static void pack_block_q4(uint8_t *group, const uint8_t *values, size_t w, size_t j)
+/* Q4_K, Q5_K: d, dmin, 12 bytes of scales and minimums, Q5_K: 32 bytes whose bit g is the fifth bit of group g's
+ * elements 0..31; then, for each two groups, 32 bytes with the first's elements in the low nibbles and the second's in
+ * the high ones. */
+static void unpack_q45_k(sl_wtype type, const uint8_t *block, raw_block *out)
 {
+    out->halves = block;
+    out->scales = block + 4;
+    const uint8_t *fifth = out->scales + KSCALE_BYTES;
+    const uint8_t *low = fifth + (type == SL_WTYPE_Q5_K ? SL_GROUP : 0);
+    for (size_t g = 0; g < GROUPS; g++)
+        for (size_t e = 0; e < SL_GROUP; e++) {
+            unsigned byte = low[g / 2 * SL_GROUP + e], value = g % 2 ? byte >> 4 : byte & 15u;
+            if (type == SL_WTYPE_Q5_K)
+                value |= (fifth[e] >> g & 1u) << 4;
+            out->values[g * SL_GROUP + e] = (uint8_t)value;
+        }
+}
+
+/* Q6_K: 128 bytes of low nibbles, 64 bytes of high pairs of bits, sixteen int8 scales, d. Each half of 128 elements
+ * takes 64 and 32 of the bytes: its groups 0 and 1 are the low nibbles of both 32 bytes, 2 and 3 the high ones; bits
+ * 2 g and 2 g + 1 of the 32 bytes belong to its group g. */
+static void unpack_q6_k(const uint8_t *block, raw_block *out)
+{
+    out->scales = block + 192;
+    out->halves = block + 208;
+    for (size_t g = 0; g < GROUPS; g++)
+        for (size_t e = 0; e < SL_GROUP; e++) {
+            unsigned byte = block[g / 4 * 64 + g % 2 * SL_GROUP + e], high = block[128 + g / 4 * SL_GROUP + e];
+            unsigned low = g % 4 < 2 ? byte & 15u : byte >> 4;
+            out->values[g * SL_GROUP + e] = (uint8_t)(low | (high >> g % 4 * 2 & 3u) << 4);
+        }
+}
+
+static void unpack_block(sl_wtype type, const uint8_t *block, raw_block *out)
+{
+    if (type == SL_WTYPE_Q6_K)
+        unpack_q6_k(block, out);
+    else if (WTYPES[type].block_elems == SL_SUPERBLOCK)
+        unpack_q45_k(type, block, out);
+    else
+        unpack_32(type, block, out);
+}
+
+static void pack_group(sl_wtype type, uint8_t *group, const uint8_t *values, size_t w, size_t j)
+{
+    if (type == SL_WTYPE_Q8_0) {
+        for (size_t i = 0; i < 8; i++)
+            memcpy(group + (i * w + j) * 4, values + 4 * i, 4);
+        return;
+    }
     for (size_t i = 0; i < 4; i++)
         for (size_t b = 0; b < 4; b++)
-            group[(i * w + j) * 4 + b] =
-                (uint8_t)(nibble_of(values, 8 * i + b) | nibble_of(values, 8 * i + 4 + b) << 4);
+            group[(i * w + j) * 4 + b] = (uint8_t)((values[8 * i + b] & 15u) | (values[8 * i + 4 + b] & 15u) << 4);
+    uint8_t *high = group + LOW_BYTES * w;
+    if (WTYPES[type].group_bytes == 20)
+        for (size_t b = 0; b < 4; b++) {
+            unsigned bits = 0;
+            for (size_t i = 0; i < 8; i++)
+                bits |= (values[4 * i + b] >> 4 & 1u) << i;
+            high[j * 4 + b] = (uint8_t)bits;
+        }
+    if (WTYPES[type].group_bytes == 24)
+        for (size_t i = 0; i < 2; i++)
+            for (size_t b = 0; b < 4; b++) {
+                unsigned bits = 0;
+                for (size_t k = 0; k < 4; k++)
+                    bits |= (values[16 * i + 4 * k + b] >> 4 & 3u) << 2 * k;
+                high[(i * w + j) * 4 + b] = (uint8_t)bits;
+            }
 }
 
-static void pack_block_q8(uint8_t *group, const uint8_t *values, size_t w, size_t j)
+/* Six-bit field f of a Q4_K or Q5_K block as in GGUF: 2 g the scale of group g, 2 g + 1 its minimum. Groups 0..3 use
+ * the low six bits of bytes g and g + 4; groups 4..7 a nibble of byte g + 4 and the top two bits of bytes g - 4 and
+ * g. */
+static uint32_t kscale_of(const uint8_t *scales, size_t f)
 {
-    for (size_t i = 0; i < 8; i++)
-        memcpy(group + (i * w + j) * 4, values + 4 * i, 4);
+    size_t g = f / 2;
+    bool minimum = f % 2 != 0;
+    if (g < 4)
+        return scales[minimum ? g + 4 : g] & 63u;
+    uint32_t low = minimum ? scales[g + 4] >> 4 : scales[g + 4] & 15u;
+    return low | (uint32_t)(scales[minimum ? g : g - 4] >> 6) << 4;
+}
+
+/* `at`: the packed block's scales, behind its groups. */
+static void pack_kscales(sl_wtype type, uint8_t *at, const uint8_t *scales, size_t w, size_t j)
+{
+    if (type == SL_WTYPE_Q6_K) {
+        for (size_t g = 0; g < GROUPS; g++)
+            memcpy(at + (g * w + j) * 2, scales + 2 * g, 2);
+        return;
+    }
+    uint32_t last = kscale_of(scales, 15);
+    for (size_t i = 0; i < 3; i++) {
+        uint32_t word = (last >> 2 * i & 3u) << 30;
+        for (size_t k = 0; k < WORD_FIELDS; k++)
+            word |= kscale_of(scales, i * WORD_FIELDS + k) << FIELD_BITS * k;
+        for (size_t b = 0; b < 4; b++)
+            at[(i * w + j) * 4 + b] = (uint8_t)(word >> 8 * b);
+    }
 }
 
 void sl_weight_pack_panel(sl_wtype type, void *panel, const void *rows, size_t w, size_t n_in)
@@ -91,19 +231,72 @@ void sl_weight_pack_panel(sl_wtype type, void *panel, const void *rows, size_t w
         memcpy(panel, rows, w * row_bytes);
         return;
     }
-    size_t value_bytes = info->block_bytes - info->head_bytes;
-    for (size_t g = 0; g < n_in / SL_GROUP; g++) {
-        uint8_t *group = (uint8_t *)panel + g * info->block_bytes * w;
-        uint8_t *head = group + value_bytes * w;
+    raw_block raw;
+    for (size_t i = 0; i < n_in / info->block_elems; i++) {
+        uint8_t *out = (uint8_t *)panel + i * info->block_bytes * w;
+        uint8_t *scales = out + info->block_elems / SL_GROUP * info->group_bytes * w;
+        uint8_t *halves = out + (info->block_bytes - info->half_bytes) * w;
         for (size_t j = 0; j < w; j++) {
-            const uint8_t *block = (const uint8_t *)rows + j * row_bytes + g * info->block_bytes;
-            for (size_t h = 0; h < info->head_bytes; h += 2) /* d of all outputs, then m of all */
-                memcpy(head + (h / 2 * w + j) * 2, block + h, 2);
-            if (type == SL_WTYPE_Q8_0)
-                pack_block_q8(group, block + info->head_bytes, w, j);
-            else
-                pack_block_q4(group, block + info->head_bytes, w, j);
+            unpack_block(type, (const uint8_t *)rows + j * row_bytes + i * info->block_bytes, &raw);
+            for (size_t g = 0; g < info->block_elems / SL_GROUP; g++)
+                pack_group(type, out + g * info->group_bytes * w, raw.values + g * SL_GROUP, w, j);
+            if (raw.scales)
+                pack_kscales(type, scales, raw.scales, w, j);
+            for (size_t h = 0; h < info->half_bytes; h += 2) /* d of all outputs, then m of all */
+                memcpy(halves + (h / 2 * w + j) * 2, raw.halves + h, 2);
         }
+    }
+}
+
+/* --------------------------------------------------------------------------------------------------------- reading */
+
+/* Element e of a packed group as stored, without sign. */
+static unsigned packed_value(sl_wtype type, const uint8_t *group, size_t w, size_t j, size_t e)
+{
+    unsigned byte = group[(e / 8 * w + j) * 4 + e % 4], value = e % 8 < 4 ? byte & 15u : byte >> 4;
+    const uint8_t *high = group + LOW_BYTES * w;
+    if (WTYPES[type].group_bytes == 20)
+        value |= (high[j * 4 + e % 4] >> e / 4 & 1u) << 4;
+    if (WTYPES[type].group_bytes == 24)
+        value |= (high[(e / 16 * w + j) * 4 + e % 4] >> e % 16 / 4 * 2 & 3u) << 4;
+    return value;
+}
+
+static uint32_t packed_word(const uint8_t *scales, size_t w, size_t j, size_t i)
+{
+    const uint8_t *at = scales + (i * w + j) * 4;
+    return at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
+}
+
+static uint32_t packed_field(const uint8_t *scales, size_t w, size_t j, size_t f)
+{
+    if (f < 3 * WORD_FIELDS)
+        return packed_word(scales, w, j, f / WORD_FIELDS) >> FIELD_BITS * (f % WORD_FIELDS) & 63u;
+    uint32_t field = 0;
+    for (size_t i = 0; i < 3; i++)
+        field |= packed_word(scales, w, j, i) >> 30 << 2 * i;
+    return field;
+}
+
+void sl_weight_group_read(sl_wtype type, const void *panel, size_t w, size_t j, size_t g, sl_weight_group *out)
+{
+    const wtype_info *info = &WTYPES[type];
+    size_t n_groups = info->block_elems / SL_GROUP, in_block = g % n_groups;
+    const uint8_t *block = (const uint8_t *)panel + g / n_groups * info->block_bytes * w;
+    const uint8_t *group = block + in_block * info->group_bytes * w;
+    const uint8_t *scales = block + n_groups * info->group_bytes * w;
+    const uint8_t *halves = block + (info->block_bytes - info->half_bytes) * w;
+    for (size_t e = 0; e < SL_GROUP; e++)
+        out->q[e] = type == SL_WTYPE_Q8_0 ? (int8_t)group[(e / 4 * w + j) * 4 + e % 4]
+                                          : (int16_t)((int)packed_value(type, group, w, j, e) - info->offset);
+    out->ws = load_half(halves + 2 * j);
+    out->mw = sl_wtype_has_minimum(type) ? load_half(halves + 2 * (w + j)) : 0.0f;
+    if (type == SL_WTYPE_Q6_K)
+        for (size_t e = 0; e < SL_GROUP; e++)
+            out->q[e] = (int16_t)(out->q[e] * (int8_t)scales[(in_block * w + j) * 2 + e / 16]);
+    if (type == SL_WTYPE_Q4_K || type == SL_WTYPE_Q5_K) { /* both products are exact: 11 by 6 bits */
+        out->ws *= (float)packed_field(scales, w, j, 2 * in_block);
+        out->mw = -(out->mw * (float)packed_field(scales, w, j, 2 * in_block + 1));
     }
 }
 
@@ -114,26 +307,8 @@ static void row_of_floats(sl_wtype type, const uint8_t *row, size_t n_in, float 
         return;
     }
     for (size_t k = 0; k < n_in; k++) {
-        uint16_t bits = load_u16(row + 2 * k);
+        uint16_t bits = (uint16_t)(row[2 * k] | row[2 * k + 1] << 8);
         out[k] = type == SL_WTYPE_F16 ? sl_float_of_half(bits) : sl_float_of_bf16(bits);
-    }
-}
-
-/* One output's group: 32 floats. */
-static void group_to_floats(sl_wtype type, const uint8_t *group, size_t w, size_t j, float *out)
-{
-    size_t value_bytes = WTYPES[type].block_bytes - WTYPES[type].head_bytes;
-    const uint8_t *head = group + value_bytes * w;
-    float d = sl_float_of_half(load_u16(head + 2 * j));
-    float m = type == SL_WTYPE_Q4_1 ? sl_float_of_half(load_u16(head + 2 * (w + j))) : 0.0f;
-    for (size_t e = 0; e < SL_GROUP; e++) {
-        if (type == SL_WTYPE_Q8_0) {
-            out[e] = d * (float)(int8_t)group[(e / 4 * w + j) * 4 + e % 4];
-            continue;
-        }
-        unsigned byte = group[(e / 8 * w + j) * 4 + e % 4];
-        int value = (int)(e % 8 < 4 ? byte & 15u : byte >> 4);
-        out[e] = type == SL_WTYPE_Q4_1 ? fmaf(d, (float)value, m) : d * (float)(value - 8);
     }
 }
 
@@ -147,6 +322,11 @@ void sl_weight_row(sl_wtype type, const void *packed, size_t n_out, size_t n_in,
     size_t first = row / SL_PANEL * SL_PANEL;
     size_t w = n_out - first < SL_PANEL ? n_out - first : SL_PANEL;
     const uint8_t *panel = (const uint8_t *)packed + first * row_bytes;
-    for (size_t g = 0; g < n_in / SL_GROUP; g++)
-        group_to_floats(type, panel + g * WTYPES[type].block_bytes * w, w, row - first, out + g * SL_GROUP);
+    bool has_minimum = sl_wtype_has_minimum(type);
+    for (size_t g = 0; g < n_in / SL_GROUP; g++, out += SL_GROUP) {
+        sl_weight_group group;
+        sl_weight_group_read(type, panel, w, row - first, g, &group);
+        for (size_t e = 0; e < SL_GROUP; e++)
+            out[e] = has_minimum ? fmaf(group.ws, (float)group.q[e], group.mw) : group.ws * (float)group.q[e];
+    }
 }

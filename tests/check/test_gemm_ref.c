@@ -26,12 +26,54 @@ static double half_at(const uint8_t *at)
     return (double)sl_float_of_half((uint16_t)(at[0] | at[1] << 8));
 }
 
+/* Source: ggml's dequantize_row_* functions, as they read, not as src/kernel/weight.c does. */
+static void element_of_k(sl_wtype type, const uint8_t *block, size_t i, element *e)
+{
+    if (type == SL_WTYPE_Q6_K) {
+        size_t half = i / 128, l = i % 32, quarter = i % 128 / 32;
+        const uint8_t *ql = block + half * 64, *qh = block + 128 + half * 32;
+        const int low[4] = {ql[l] & 15, ql[l + 32] & 15, ql[l] >> 4, ql[l + 32] >> 4};
+        const int high[4] = {qh[l] & 3, qh[l] >> 2 & 3, qh[l] >> 4 & 3, qh[l] >> 6};
+        e->d = half_at(block + 208);
+        e->q = ((low[quarter] | high[quarter] << 4) - 32) * (int8_t)block[192 + half * 8 + quarter * 2 + l / 16];
+        return;
+    }
+    const uint8_t *scales = block + 4, *low = block + (type == SL_WTYPE_Q5_K ? 48 : 16);
+    size_t j = i / 32;
+    int scale = scales[j] & 63, minimum = scales[j + 4] & 63;
+    if (j >= 4) {
+        scale = (scales[j + 4] & 15) | scales[j - 4] >> 6 << 4;
+        minimum = scales[j + 4] >> 4 | scales[j] >> 6 << 4;
+    }
+    e->q = i % 64 < 32 ? low[i / 64 * 32 + i % 32] & 15 : low[i / 64 * 32 + i % 32] >> 4;
+    if (type == SL_WTYPE_Q5_K)
+        e->q += block[16 + i % 32] >> j & 1 ? 16 : 0;
+    e->d = half_at(block) * scale;
+    e->m = -(half_at(block + 2) * minimum);
+}
+
+static void element_of_32(sl_wtype type, const uint8_t *block, size_t i, element *e)
+{
+    const uint8_t *values = block + (sl_wtype_has_minimum(type) ? 4 : 2);
+    e->d = half_at(block);
+    e->m = sl_wtype_has_minimum(type) ? half_at(block + 2) : 0.0;
+    if (type == SL_WTYPE_Q8_0) {
+        e->q = (int8_t)values[i];
+        return;
+    }
+    bool five = type == SL_WTYPE_Q5_0 || type == SL_WTYPE_Q5_1;
+    if (five)
+        values += 4;
+    e->q = i < 16 ? values[i] & 15 : values[i - 16] >> 4;
+    e->q += five && values[(int)(i / 8) - 4] >> i % 8 & 1 ? 16 : 0;
+    e->q -= type == SL_WTYPE_Q4_0 ? 8 : type == SL_WTYPE_Q5_0 ? 16 : 0;
+}
+
 static element element_of(sl_wtype type, const uint8_t *row, size_t k)
 {
     element e = {0, 1, 0, 0};
-    size_t block_bytes = sl_wtype_row_bytes(type, sl_wtype_is_quantised(type) ? SL_GROUP : 1);
-    const uint8_t *block = row + (sl_wtype_is_quantised(type) ? k / SL_GROUP : k) * block_bytes;
-    size_t i = k % SL_GROUP;
+    size_t elems = sl_wtype_block_elems(type);
+    const uint8_t *block = row + k / elems * sl_wtype_row_bytes(type, elems);
     if (type == SL_WTYPE_F32) {
         float value;
         memcpy(&value, block, 4);
@@ -41,13 +83,12 @@ static element element_of(sl_wtype type, const uint8_t *row, size_t k)
     } else if (type == SL_WTYPE_BF16) {
         e.value = (double)sl_float_of_bf16((uint16_t)(block[0] | block[1] << 8));
     } else {
-        const uint8_t *values = block + (type == SL_WTYPE_Q4_1 ? 4 : 2);
-        e.d = half_at(block);
-        e.m = type == SL_WTYPE_Q4_1 ? half_at(block + 2) : 0.0;
-        e.q = type == SL_WTYPE_Q8_0 ? (int8_t)values[i] : i < 16 ? values[i] & 15 : values[i - 16] >> 4;
-        e.q -= type == SL_WTYPE_Q4_0 ? 8 : 0;
-        e.value = e.d * e.q; /* exact: binary16 by a small integer; so is the sum */
-        e.value += type == SL_WTYPE_Q4_1 ? e.m : -0.0;
+        if (elems == SL_SUPERBLOCK)
+            element_of_k(type, block, k % elems, &e);
+        else
+            element_of_32(type, block, k % elems, &e);
+        e.value = e.d * e.q; /* exact: binary16 by a small integer; so is the sum, at most 51 bits */
+        e.value += sl_wtype_has_minimum(type) ? e.m : -0.0;
     }
     return e;
 }
@@ -57,7 +98,7 @@ static void fill_rows(sl_wtype type, uint8_t *rows, size_t bytes)
 {
     for (size_t i = 0; i < bytes; i++)
         rows[i] = (uint8_t)cg_next();
-    size_t block_bytes = sl_wtype_row_bytes(type, sl_wtype_is_quantised(type) ? SL_GROUP : 1);
+    size_t block_bytes = sl_wtype_row_bytes(type, sl_wtype_block_elems(type));
     for (size_t at = 0; at < bytes; at += block_bytes) {
         float value = cg_value(CG_MODE_NORMAL);
         uint16_t half = sl_half_of_float(value), minimum = sl_half_of_float(cg_value(CG_MODE_NORMAL) * 4.0f);
@@ -65,8 +106,8 @@ static void fill_rows(sl_wtype type, uint8_t *rows, size_t bytes)
         if (type == SL_WTYPE_F32)
             memcpy(rows + at, &value, 4);
         else
-            memcpy(rows + at, type == SL_WTYPE_BF16 ? &brain : &half, 2);
-        if (type == SL_WTYPE_Q4_1)
+            memcpy(rows + at + (type == SL_WTYPE_Q6_K ? 208 : 0), type == SL_WTYPE_BF16 ? &brain : &half, 2);
+        if (sl_wtype_has_minimum(type))
             memcpy(rows + at + 2, &minimum, 2);
     }
 }
@@ -87,7 +128,8 @@ static void packed_rows_read_back(void **state)
     for (int t = 0; t < SL_WTYPE_COUNT; t++)
         for (size_t n_out = 1; n_out <= 35; n_out++) {
             sl_wtype type = (sl_wtype)t;
-            size_t n_in = SL_GROUP * (1 + cg_below(5));
+            size_t elems = sl_wtype_block_elems(type);
+            size_t n_in = (elems < SL_GROUP ? SL_GROUP : elems) * (1 + cg_below(5));
             size_t row_bytes = sl_wtype_row_bytes(type, n_in);
             cg_buf rows = cg_alloc(n_out * row_bytes), packed = cg_alloc(rows.size);
             cg_buf out = cg_alloc(n_in * sizeof(float));
@@ -190,8 +232,9 @@ static double float_product(sl_wtype type, const uint8_t *row, const float *x, s
 
 static void run_reference(sl_wtype type, const sl_gemm_args *args)
 {
-    static const sl_gemm_fn references[SL_WTYPE_COUNT] = {sl_gemm_f32_ref,  sl_gemm_f16_ref,  sl_gemm_bf16_ref,
-                                                          sl_gemm_q8_0_ref, sl_gemm_q4_0_ref, sl_gemm_q4_1_ref};
+    static const sl_gemm_fn references[SL_WTYPE_COUNT] = {
+        sl_gemm_f32_ref,  sl_gemm_f16_ref,  sl_gemm_bf16_ref, sl_gemm_q8_0_ref, sl_gemm_q4_0_ref, sl_gemm_q4_1_ref,
+        sl_gemm_q5_0_ref, sl_gemm_q5_1_ref, sl_gemm_q4_k_ref, sl_gemm_q5_k_ref, sl_gemm_q6_k_ref};
     references[type](args);
 }
 
@@ -201,7 +244,7 @@ static double depth_of(sl_wtype type, size_t n_in)
 {
     if (!sl_wtype_is_quantised(type))
         return ceil((double)n_in / SL_LANES) + 4;
-    return (type == SL_WTYPE_Q4_1 ? 2.0 : 1.0) * (double)(n_in / SL_GROUP) + 1;
+    return (sl_wtype_has_minimum(type) ? 2.0 : 1.0) * (double)(n_in / SL_GROUP) + 1;
 }
 
 static double check_products(sl_wtype type, size_t n_out, size_t n_in, size_t n_rows)
@@ -243,9 +286,11 @@ static double check_products(sl_wtype type, size_t n_out, size_t n_in, size_t n_
 static void products_within_bounds(void **state)
 {
     (void)state;
-    static const size_t lengths[] = {32, 64, 576, 1536};
+    static const size_t lengths[] = {32, 64, 256, 576, 1536};
     for (int type = 0; type < SL_WTYPE_COUNT; type++)
         for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+            if (lengths[i] % sl_wtype_block_elems((sl_wtype)type) != 0)
+                continue;
             double worst = check_products((sl_wtype)type, 35, lengths[i], 3);
             print_message("%s n_in %zu: worst %.2f u of the terms' magnitudes, bound %.0f\n",
                           sl_wtype_name((sl_wtype)type), lengths[i], worst, depth_of((sl_wtype)type, lengths[i]));

@@ -21,11 +21,13 @@ static const struct {
     {"qrow", "avx2 avx512"},          {"gemm_f32", "avx2 avx512"},
     {"gemm_f16", "avx2 avx512"},      {"gemm_bf16", "avx2 avx512"},
     {"gemm_q8_0", "avx2 avx512 amx"}, {"gemm_q4_0", "avx2 avx512 amx"},
-    {"gemm_q4_1", "avx2 avx512 amx"}, {"rmsnorm", "avx2 avx512"},
-    {"rope_norm", "avx2 avx512"},     {"silu_mul", "avx2 avx512"},
-    {"add", "avx2 avx512"},           {"exp2", "avx2 avx512"},
-    {"sumexp", "avx2 avx512"},        {"argmax", "avx2 avx512"},
-    {"finite", "avx2 avx512"},
+    {"gemm_q4_1", "avx2 avx512 amx"}, {"gemm_q5_0", ""},
+    {"gemm_q5_1", ""},                {"gemm_q4_k", ""},
+    {"gemm_q5_k", ""},                {"gemm_q6_k", ""},
+    {"rmsnorm", "avx2 avx512"},       {"rope_norm", "avx2 avx512"},
+    {"silu_mul", "avx2 avx512"},      {"add", "avx2 avx512"},
+    {"exp2", "avx2 avx512"},          {"sumexp", "avx2 avx512"},
+    {"argmax", "avx2 avx512"},        {"finite", "avx2 avx512"},
 };
 
 _Static_assert(sizeof wanted / sizeof wanted[0] == SL_KERNEL_COUNT, "an entry without an expectation");

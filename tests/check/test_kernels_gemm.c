@@ -8,7 +8,7 @@
 #include "base/fpenv.h"
 #include "check/check_gemm.h"
 #include "kernel/kernel.h"
-#include "kernel/ref.h"
+#include "kernel/levels.h"
 
 typedef struct subject {
     sl_wtype type;
@@ -20,24 +20,35 @@ typedef struct shape {
     cg_mode mode;
 } shape;
 
-static const size_t ENTRIES[SL_WTYPE_COUNT] = {
-    [SL_WTYPE_F32] = SL_KERNEL_ENTRY_gemm_f32,   [SL_WTYPE_F16] = SL_KERNEL_ENTRY_gemm_f16,
-    [SL_WTYPE_BF16] = SL_KERNEL_ENTRY_gemm_bf16, [SL_WTYPE_Q8_0] = SL_KERNEL_ENTRY_gemm_q8_0,
-    [SL_WTYPE_Q4_0] = SL_KERNEL_ENTRY_gemm_q4_0, [SL_WTYPE_Q4_1] = SL_KERNEL_ENTRY_gemm_q4_1,
-};
+#define TYPES(X)                                                                                                       \
+    X(F32, f32) X(F16, f16) X(BF16, bf16) X(Q8_0, q8_0) X(Q4_0, q4_0) X(Q4_1, q4_1) X(Q5_0, q5_0) X(Q5_1, q5_1)        \
+    X(Q4_K, q4_k) X(Q5_K, q5_k) X(Q6_K, q6_k)
 
-static const sl_gemm_fn REFERENCES[SL_WTYPE_COUNT] = {
-    [SL_WTYPE_F32] = sl_gemm_f32_ref,   [SL_WTYPE_F16] = sl_gemm_f16_ref,   [SL_WTYPE_BF16] = sl_gemm_bf16_ref,
-    [SL_WTYPE_Q8_0] = sl_gemm_q8_0_ref, [SL_WTYPE_Q4_0] = sl_gemm_q4_0_ref, [SL_WTYPE_Q4_1] = sl_gemm_q4_1_ref,
-};
+#define ENTRY(type, name) [SL_WTYPE_##type] = SL_KERNEL_ENTRY_gemm_##name,
+static const size_t ENTRIES[] = {TYPES(ENTRY)};
+#define REFERENCE(type, name) [SL_WTYPE_##type] = sl_gemm_##name##_ref,
+static const sl_gemm_fn REFERENCES[] = {TYPES(REFERENCE)};
+_Static_assert(sizeof ENTRIES / sizeof *ENTRIES == SL_WTYPE_COUNT, "a type without a check");
+
+/* Whether the level has a version of its own: those are checked, and a level that the processor lacks is skipped. */
+static bool has_version(sl_cpu_level level, size_t entry)
+{
+#define IS(name, type) || entry == SL_KERNEL_ENTRY_##name
+#define LEVEL(lower, upper)                                                                                            \
+    if (level == SL_CPU_LEVEL_##upper)                                                                                 \
+        return false SL_KERNELS_##upper(IS);
+    SL_KERNEL_LEVELS(LEVEL)
+    return false;
+}
 
 /* Weights as packed bytes. Random bytes hold every value of every layout; only binary16, bfloat16 and binary32
  * numbers need taming, or NaN would hide the rest. */
 static void fill_weights(sl_wtype type, uint8_t *packed, const shape *s)
 {
     size_t bytes = s->n_out * sl_wtype_row_bytes(type, s->n_in);
+    uint8_t extreme = type == SL_WTYPE_Q8_0 || type == SL_WTYPE_Q6_K ? 0x80 : cg_below(2) ? 0xff : 0;
     for (size_t i = 0; i < bytes; i++)
-        packed[i] = (uint8_t)(s->mode == CG_MODE_EXTREME ? (type == SL_WTYPE_Q8_0 ? 0x80 : 0xff) : cg_next());
+        packed[i] = s->mode == CG_MODE_EXTREME ? extreme : (uint8_t)cg_next();
     if (type == SL_WTYPE_F32) {
         for (size_t i = 0; i < bytes / 4; i++) {
             float value = cg_value(s->mode);
@@ -45,22 +56,24 @@ static void fill_weights(sl_wtype type, uint8_t *packed, const shape *s)
         }
         return;
     }
-    size_t head = type == SL_WTYPE_Q4_1 ? 4 : 2;
     for (size_t first = 0; first < s->n_out; first += SL_PANEL) {
         size_t w = s->n_out - first < SL_PANEL ? s->n_out - first : SL_PANEL;
         uint8_t *panel = packed + first * sl_wtype_row_bytes(type, s->n_in);
-        size_t group_bytes = sl_wtype_is_quantised(type) ? sl_wtype_row_bytes(type, SL_GROUP) * w : 2;
-        size_t n_groups = w * sl_wtype_row_bytes(type, s->n_in) / group_bytes;
-        size_t numbers = sl_wtype_is_quantised(type) ? head * w / 2 : 1;
-        for (size_t g = 0; g < n_groups; g++)
+        size_t block_bytes = sl_wtype_row_bytes(type, sl_wtype_block_elems(type)) * w;
+        size_t n_blocks = s->n_in / sl_wtype_block_elems(type);
+        size_t numbers = sl_wtype_has_minimum(type) ? 2 * w : w;
+        for (size_t g = 0; g < n_blocks; g++) {
+            if (type == SL_WTYPE_Q6_K && s->mode == CG_MODE_EXTREME) /* -32, and a sub-scale of -128 */
+                memset(panel + g * block_bytes, 0, 192 * w);
             for (size_t i = 0; i < numbers; i++) {
                 float value = cg_value(s->mode);
                 uint16_t bits = type == SL_WTYPE_BF16 ? (uint16_t)(sl_bits_of_float(value) >> 16)
                                                       : sl_half_of_float(value);
                 if (type != SL_WTYPE_BF16 && s->mode == CG_MODE_WIDE) /* any finite binary16 */
                     bits = (uint16_t)(cg_next() & (cg_below(4) ? 0xbbffu : 0x83ffu));
-                memcpy(panel + (g + 1) * group_bytes - 2 * (numbers - i), &bits, 2);
+                memcpy(panel + (g + 1) * block_bytes - 2 * (numbers - i), &bits, 2);
             }
+        }
     }
 }
 
@@ -81,6 +94,9 @@ static operands operands_make(sl_wtype type, const shape *s)
     op.got = cg_alloc(op.want.size);
     fill_weights(type, op.packed.data, s);
     cg_fill(cg_floats(&op.x), op.x.size / sizeof(float), s->mode);
+    for (size_t i = cg_below(2); i == 0 && s->mode == CG_MODE_EXTREME; i++) /* the largest sums */
+        for (size_t k = 0; k < op.x.size / sizeof(float); k++)
+            cg_floats(&op.x)[k] = 3.0f;
     if (op.qrows.size > 0)
         sl_qrow_ref(op.qrows.data, cg_floats(&op.x), x_stride, s->n_rows, s->n_in);
     op.args = (sl_gemm_args){.packed = op.packed.data, .n_out = s->n_out, .n_in = s->n_in, .n = s->n_out,
@@ -134,8 +150,7 @@ static sl_gemm_fn kernel_of(const subject *who)
         skip();
     sl_kernels kernels;
     sl_kernels_init(&kernels, who->level);
-    bool lacks = who->level == SL_CPU_LEVEL_AMX && !sl_wtype_is_quantised(who->type); /* no products of floats */
-    assert_int_equal(kernels.level[ENTRIES[who->type]], lacks ? SL_CPU_LEVEL_AVX512 : who->level);
+    assert_int_equal(kernels.level[ENTRIES[who->type]], who->level);
     return sl_kernels_gemm(&kernels, who->type);
 }
 
@@ -143,9 +158,9 @@ static void small_shapes(void **state)
 {
     const subject *who = *state;
     sl_gemm_fn kernel = kernel_of(who);
-    size_t step = sl_wtype_is_quantised(who->type) ? SL_GROUP : 1;
+    size_t step = sl_wtype_block_elems(who->type);
     sl_fpenv saved = sl_fpenv_enter();
-    for (size_t n_in = step; n_in <= 160; n_in += step)
+    for (size_t n_in = step; n_in <= (step < SL_SUPERBLOCK ? 160 : 1024); n_in += step)
         for (size_t round = 0; round < (step == 1 ? 2 : 40); round++) {
             shape s = {1 + cg_below(40), n_in, 1 + cg_below(9), (cg_mode)cg_below(CG_MODE_COUNT)};
             check_shape(who, kernel, &s);
@@ -159,15 +174,17 @@ static void row_counts(void **state)
     const subject *who = *state;
     sl_gemm_fn kernel = kernel_of(who);
     static const size_t counts[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 15, 16, 17, 24, 25, 31, 33, 64};
+    size_t n_in = sl_wtype_block_elems(who->type) < SL_SUPERBLOCK ? 96 : SL_SUPERBLOCK;
     sl_fpenv saved = sl_fpenv_enter();
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
         for (int mode = 0; mode < CG_MODE_COUNT; mode++) {
-            shape s = {35, 96, counts[i], (cg_mode)mode};
+            shape s = {35, n_in, counts[i], (cg_mode)mode};
             check_shape(who, kernel, &s);
         }
     sl_fpenv_leave(saved);
 }
 
+/* Lengths go up to whole blocks. */
 static void real_shapes(void **state)
 {
     const subject *who = *state;
@@ -176,29 +193,35 @@ static void real_shapes(void **state)
                             {576, 1536, 3, CG_MODE_NORMAL}, {576, 576, 17, CG_MODE_WIDE},
                             {192, 576, 64, CG_MODE_NORMAL}, {64, 4096, 5, CG_MODE_EXTREME},
                             {40, 1536, 43, CG_MODE_NORMAL}, {33, 4064, 32, CG_MODE_EXTREME}};
+    size_t step = sl_wtype_block_elems(who->type);
     sl_fpenv saved = sl_fpenv_enter();
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
-        check_shape(who, kernel, &shapes[i]);
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        shape s = shapes[i];
+        s.n_in = (s.n_in + step - 1) / step * step;
+        check_shape(who, kernel, &s);
+    }
     sl_fpenv_leave(saved);
 }
 
 int main(void)
 {
     cg_seed();
-    static const sl_cpu_level levels[] = {SL_CPU_LEVEL_AVX2, SL_CPU_LEVEL_AVX512, SL_CPU_LEVEL_AMX};
-    enum { N_LEVELS = sizeof levels / sizeof *levels, N_TESTS = 3 * SL_WTYPE_COUNT * N_LEVELS };
+    enum { N_KINDS = 3, MOST = N_KINDS * SL_WTYPE_COUNT * SL_CPU_LEVEL_COUNT };
     static const struct {
         const char *name;
         CMUnitTestFunction run;
-    } kinds[3] = {{"small shapes", small_shapes}, {"row counts", row_counts}, {"real shapes", real_shapes}};
-    static subject subjects[N_TESTS];
-    static char names[N_TESTS][64];
-    static struct CMUnitTest tests[N_TESTS];
-    for (size_t i = 0; i < N_TESTS; i++) {
-        subjects[i] = (subject){(sl_wtype)(i / 3 % SL_WTYPE_COUNT), levels[i / 3 / SL_WTYPE_COUNT]};
-        snprintf(names[i], sizeof names[i], "gemm %s %s: %s", sl_wtype_name(subjects[i].type),
-                 sl_cpu_level_name(subjects[i].level), kinds[i % 3].name);
-        tests[i] = (struct CMUnitTest){names[i], kinds[i % 3].run, NULL, NULL, &subjects[i]};
-    }
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    } kinds[N_KINDS] = {{"small shapes", small_shapes}, {"row counts", row_counts}, {"real shapes", real_shapes}};
+    static subject subjects[MOST];
+    static char names[MOST][64];
+    static struct CMUnitTest tests[MOST];
+    size_t n = 0;
+    for (int level = 0; level < SL_CPU_LEVEL_COUNT; level++)
+        for (int type = 0; type < SL_WTYPE_COUNT; type++)
+            for (size_t kind = 0; kind < N_KINDS && has_version((sl_cpu_level)level, ENTRIES[type]); kind++, n++) {
+                subjects[n] = (subject){(sl_wtype)type, (sl_cpu_level)level};
+                snprintf(names[n], sizeof names[n], "gemm %s %s: %s", sl_wtype_name((sl_wtype)type),
+                         sl_cpu_level_name((sl_cpu_level)level), kinds[kind].name);
+                tests[n] = (struct CMUnitTest){names[n], kinds[kind].run, NULL, NULL, &subjects[n]};
+            }
+    return cmocka_run_group_tests(tests, NULL, NULL); /* which passes over the empty places */
 }
