@@ -7,7 +7,7 @@
  *
  * begin, fold_held and finish are the seam where another backend can stand. A work item is one KV head and a chunk
  * of query blocks: items share no state, so that neither their order nor the thread count can change a bit. Where
- * heads and rows are too few to occupy the threads, the pass is split: an item is then one segment's too, and two
+ * heads and rows are too few to occupy the threads, the pass is split: an item is then one segment's too, and several
  * segments, each with a state of its own, are computed side by side; they join the total left to right as ever. */
 #include "attn/attn.h"
 
@@ -15,9 +15,12 @@
 #include <math.h>
 
 enum {
-    MAX_CHUNK = 16,                  /* query blocks per item: a tile is widened once for so many */
-    MAX_HELD = 2 * SL_SEGMENT_PARTS, /* parts per run of the pool */
-    ENOUGH = 256                     /* tiles x blocks per run of the pool: waking a thread takes as long as 20 or so */
+    MAX_CHUNK = 16,                         /* query blocks per item: a tile is widened once for so many */
+    MAX_SIDE = 16,                          /* segments side by side */
+    MAX_HELD = MAX_SIDE * SL_SEGMENT_PARTS, /* parts per run of the pool */
+    MAX_RING_HELD = 2 * SL_SEGMENT_PARTS,   /* of them in the ring: what is held, the reader cannot fill */
+    ENOUGH = 256,  /* tiles x blocks per run of the pool: waking a thread takes as long as 20 or so */
+    TOO_LITTLE = 8 /* tiles x blocks that one thread computes sooner than two could */
 };
 
 struct sl_attn {
@@ -25,7 +28,7 @@ struct sl_attn {
     size_t qblock_bytes, state_bytes, scratch_bytes; /* the largest over the layers */
     size_t map_bytes;
     /* [max_blocks] query blocks, then as many segment states, totals, then [spare_blocks] segment states of a split
-     * pass's odd segments, then scratch for each worker */
+     * pass's further segments, then scratch for each worker */
     uint8_t *map;
     uint8_t *qblocks, *segments, *totals, *spare, *scratch;
     size_t max_blocks, spare_blocks;
@@ -35,9 +38,9 @@ struct sl_attn {
     size_t head_dim, n_kv_heads, group; /* group: queries that share a KV head, per row */
     size_t n_blocks;                    /* per KV head */
     size_t chunk, n_chunks;             /* per KV head */
-    bool split;
-    sl_kv_part held[MAX_HELD]; /* taken from the store, in order, not folded yet */
-    size_t n_held;
+    size_t side;                        /* segments side by side; 1: the pass is not split */
+    sl_kv_part held[MAX_HELD];          /* taken from the store, in order, not folded yet */
+    size_t n_held, n_ring_held;
 };
 
 static size_t max_size(size_t a, size_t b)
@@ -61,12 +64,11 @@ static void measure(const sl_attn_options *options, sl_attn *attn)
         attn->max_blocks = max_size(attn->max_blocks, blocks);
         attn->qblock_bytes = max_size(attn->qblock_bytes, sl_qblock_bytes(options->geom.type, layer->head_dim));
         attn->state_bytes = max_size(attn->state_bytes, sl_state_bytes(layer->head_dim));
-        attn->scratch_bytes =
-            max_size(attn->scratch_bytes, sl_tile_scratch_bytes(options->geom.type, layer->head_dim));
+        attn->scratch_bytes = max_size(attn->scratch_bytes, sl_tile_scratch_bytes(options->geom.type, layer->head_dim));
     }
     attn->scratch_bytes = (attn->scratch_bytes + 63) & ~(size_t)63;
     size_t threads = sl_pool_threads(options->pool);
-    attn->spare_blocks = threads > 1 ? min_size(attn->max_blocks, 2 * threads) : 0;
+    attn->spare_blocks = threads > 1 ? 4 * threads : 0;
     attn->map_bytes = attn->max_blocks * (attn->qblock_bytes + 2 * attn->state_bytes) +
                       attn->spare_blocks * attn->state_bytes + threads * attn->scratch_bytes;
 }
@@ -121,10 +123,13 @@ typedef struct item_span {
     const uint8_t *next; /* the tile to come, if it is known: NULL in a new span */
 } item_span;
 
-/* Items from n_items on are a split pass's odd segments. */
+/* Items from n_items on are a split pass's further segments: item / n_items is the segment's place among `side`. */
 static item_span span_of(const sl_attn *attn, size_t item, size_t worker)
 {
-    uint8_t *segments = item < n_items(attn) ? attn->segments : attn->spare;
+    size_t place = item / n_items(attn);
+    uint8_t *segments = attn->segments;
+    if (place > 0)
+        segments = attn->spare + (place - 1) * attn->n_kv_heads * attn->n_blocks * attn->state_bytes;
     item %= n_items(attn);
     item_span span = {.head = item / attn->n_chunks, .first = item % attn->n_chunks * attn->chunk};
     span.n = min_size(attn->chunk, attn->n_blocks - span.first);
@@ -182,8 +187,28 @@ static void begin_item(void *arg, size_t item, size_t worker)
     }
     reset_states(span.segments, span.n, attn->state_bytes, attn->head_dim);
     reset_states(span.totals, span.n, attn->state_bytes, attn->head_dim);
-    if (attn->split)
-        reset_states(span_of(attn, n_items(attn) + item, worker).segments, span.n, attn->state_bytes, attn->head_dim);
+    for (size_t place = 1; place < attn->side; place++)
+        reset_states(span_of(attn, place * n_items(attn) + item, worker).segments, span.n, attn->state_bytes,
+                     attn->head_dim);
+}
+
+/* work: tiles x blocks, or as much as so many */
+static void run_items(sl_attn *attn, size_t n, size_t work, sl_pool_task task)
+{
+    if (work > TOO_LITTLE)
+        sl_pool_run(attn->options.pool, n, task, attn);
+    else
+        sl_pool_run_alone(attn->options.pool, n, task, attn);
+}
+
+/* Segments side by side: as many as give every thread several items, if there is room for their states. */
+static size_t find_side(const sl_attn *attn, size_t wanted)
+{
+    size_t blocks = attn->n_kv_heads * attn->n_blocks;
+    if (n_items(attn) >= wanted / 2)
+        return 1;
+    size_t side = min_size((wanted + n_items(attn) - 1) / n_items(attn), 1 + attn->spare_blocks / blocks);
+    return min_size(side, MAX_SIDE);
 }
 
 static void begin(sl_attn *attn, const sl_attn_rows *rows)
@@ -200,9 +225,9 @@ static void begin(sl_attn *attn, const sl_attn_rows *rows)
     size_t per_head = (wanted + attn->n_kv_heads - 1) / attn->n_kv_heads;
     attn->chunk = min_size(MAX_CHUNK, (attn->n_blocks + per_head - 1) / per_head);
     attn->n_chunks = (attn->n_blocks + attn->chunk - 1) / attn->chunk;
-    attn->split = n_items(attn) < wanted / 2 && attn->n_kv_heads * attn->n_blocks <= attn->spare_blocks;
-    attn->n_held = 0;
-    sl_pool_run(attn->options.pool, n_items(attn), begin_item, attn);
+    attn->side = find_side(attn, wanted);
+    attn->n_held = attn->n_ring_held = 0;
+    run_items(attn, n_items(attn), attn->n_kv_heads * attn->n_blocks, begin_item);
 }
 
 /* Folds one tile into blocks [first, first + n) of the span. masks, as in sl_tile_args: [of the span's blocks]. */
@@ -257,24 +282,24 @@ static void fold_held_item(void *arg, size_t item, size_t worker)
 {
     sl_attn *attn = arg;
     item_span span = span_of(attn, item, worker);
-    size_t odd = item / n_items(attn);
+    size_t place = item / n_items(attn);
     for (const sl_kv_part *part = attn->held; part < attn->held + attn->n_held; part++) {
-        if (attn->split && segment_of(part) % 2 != odd)
+        if (segment_of(part) % attn->side != place)
             continue;
         fold_part(attn, &span, part);
-        if (ends_segment(part) && !attn->split)
+        if (ends_segment(part) && attn->side == 1)
             fold_segment(attn, &span);
     }
 }
 
-/* In a split pass, when both segments of the run are computed: those that ended join the totals in order. */
+/* In a split pass, when all segments of the run are computed: those that ended join the totals in order. */
 static void fold_ended(void *arg, size_t unused, size_t worker)
 {
     sl_attn *attn = arg;
     (void)unused;
     for (const sl_kv_part *part = attn->held; part < attn->held + attn->n_held; part++)
         for (size_t item = 0; item < n_items(attn) && ends_segment(part); item++) {
-            item_span span = span_of(attn, segment_of(part) % 2 * n_items(attn) + item, worker);
+            item_span span = span_of(attn, segment_of(part) % attn->side * n_items(attn) + item, worker);
             fold_segment(attn, &span);
         }
 }
@@ -290,7 +315,7 @@ static void release_held(sl_attn *attn, sl_kv *kv)
 {
     for (size_t i = 0; i < attn->n_held; i++)
         sl_kv_release(kv, &attn->held[i]);
-    attn->n_held = 0;
+    attn->n_held = attn->n_ring_held = 0;
 }
 
 /* Every stored key precedes every row: no mask. */
@@ -299,20 +324,22 @@ static void fold_held(sl_attn *attn, sl_kv *kv)
     if (attn->n_held == 0)
         return;
     double start_s = sl_trace_now(attn->options.trace);
-    sl_pool_run(attn->options.pool, (attn->split ? 2 : 1) * n_items(attn), fold_held_item, attn);
-    if (attn->split)
-        sl_pool_run(attn->options.pool, 1, fold_ended, attn);
+    sl_pool_run(attn->options.pool, attn->side * n_items(attn), fold_held_item, attn);
+    if (attn->side > 1)
+        sl_pool_run_alone(attn->options.pool, 1, fold_ended, attn);
     trace(attn, "attention", start_s, (int64_t)(attn->held[0].first_token / SL_PART_TOKENS));
     release_held(attn, kv);
 }
 
-/* Whether what is held is worth the waking of threads: it must not wait for the disk, nor span three segments. */
+/* Whether what is held is worth the waking of threads: it must not wait for the disk, nor span more segments than lie
+ * side by side. */
 static bool is_enough(const sl_attn *attn, sl_kv *kv)
 {
     size_t work = attn->n_held * SL_PART_TILES * attn->n_kv_heads * attn->n_blocks;
     uint64_t next_token = attn->held[attn->n_held - 1].first_token + SL_PART_TOKENS;
-    return attn->n_held == MAX_HELD || (work >= ENOUGH && !attn->split) ||
-           next_token / SL_SEGMENT_TOKENS >= segment_of(attn->held) + 2 || !sl_kv_is_ready(kv, attn->rows->layer);
+    size_t side = attn->side > 1 ? attn->side : MAX_SIDE;
+    return attn->n_held == MAX_HELD || attn->n_ring_held == MAX_RING_HELD || (work >= ENOUGH && attn->side == 1) ||
+           next_token / SL_SEGMENT_TOKENS >= segment_of(attn->held) + side || !sl_kv_is_ready(kv, attn->rows->layer);
 }
 
 /* The keys of the tile at tile_pos that a row at `pos` sees: those up to its own position. */
@@ -350,8 +377,7 @@ static void finish_item(void *arg, size_t item, size_t worker)
 {
     sl_attn *attn = arg;
     uint64_t pos = attn->rows->first_pos / SL_TILE * SL_TILE;
-    bool odd = attn->split && pos / SL_SEGMENT_TOKENS % 2 != 0;
-    item_span span = span_of(attn, odd ? n_items(attn) + item : item, worker);
+    item_span span = span_of(attn, pos / SL_SEGMENT_TOKENS % attn->side * n_items(attn) + item, worker);
     size_t tile_bytes = sl_tile_bytes(attn->options.geom.type, attn->head_dim);
     size_t last_query = min_size((span.first + span.n) * SL_LANES, n_queries(attn)) - 1;
     uint64_t last_pos = attn->rows->first_pos + last_query / attn->group;
@@ -374,7 +400,8 @@ static void finish_item(void *arg, size_t item, size_t worker)
 static void finish(sl_attn *attn)
 {
     double start_s = sl_trace_now(attn->options.trace);
-    sl_pool_run(attn->options.pool, n_items(attn), finish_item, attn);
+    size_t tiles = (attn->rows->first_pos % SL_TILE + attn->rows->n_rows + SL_TILE - 1) / SL_TILE;
+    run_items(attn, n_items(attn), tiles * attn->n_kv_heads * attn->n_blocks, finish_item);
     trace(attn, "own tiles", start_s, -1);
 }
 
@@ -389,8 +416,10 @@ sl_status sl_attn_run(sl_attn *attn, sl_kv *kv, const sl_attn_rows *rows, sl_err
             release_held(attn, kv);
             return status;
         }
-        if (found)
+        if (found) {
             attn->held[attn->n_held++] = part;
+            attn->n_ring_held += part.slot >= 0;
+        }
         if (!found || is_enough(attn, kv))
             fold_held(attn, kv);
     }

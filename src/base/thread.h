@@ -1,6 +1,6 @@
 /* A pool of computing threads.
- * Owns: its threads. Refuses: nesting (a task must not call sl_pool_run). Nobody spins: idle threads sleep on a
- * condition variable. Thread rule: one thread at a time calls sl_pool_run on a given pool. */
+ * Owns: its threads. Refuses: nesting (a task must not call sl_pool_run). An idle thread looks for the next run for
+ * 50 microseconds at most, then sleeps on a condition variable. Thread rule: one thread at a time calls sl_pool_run on a given pool. */
 #ifndef SL_THREAD_H
 #define SL_THREAD_H
 
@@ -22,5 +22,8 @@ size_t sl_pool_threads(const sl_pool *pool);
 /* Runs the task once for each item, taken in order by whichever thread is free; returns when all are done. The
  * caller's control word is set for its share and restored. */
 void sl_pool_run(sl_pool *pool, size_t n_items, sl_pool_task task, void *arg);
+
+/* The same by the caller alone (worker 0): for work that is done sooner than shared. */
+void sl_pool_run_alone(sl_pool *pool, size_t n_items, sl_pool_task task, void *arg);
 
 #endif
