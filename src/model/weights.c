@@ -11,8 +11,9 @@ static const struct {
     uint32_t ggml_type;
     sl_wtype type;
 } known_types[] = {
-    {0, SL_WTYPE_F32},  {1, SL_WTYPE_F16},  {30, SL_WTYPE_BF16},
-    {8, SL_WTYPE_Q8_0}, {2, SL_WTYPE_Q4_0}, {3, SL_WTYPE_Q4_1},
+    {0, SL_WTYPE_F32},   {1, SL_WTYPE_F16},   {30, SL_WTYPE_BF16}, {8, SL_WTYPE_Q8_0},
+    {2, SL_WTYPE_Q4_0},  {3, SL_WTYPE_Q4_1},  {6, SL_WTYPE_Q5_0},  {7, SL_WTYPE_Q5_1},
+    {12, SL_WTYPE_Q4_K}, {13, SL_WTYPE_Q5_K}, {14, SL_WTYPE_Q6_K},
 };
 
 /* ---------------------------------------------------------------------------------------------- hyper-parameters */
@@ -255,8 +256,8 @@ static sl_status find_tensor(const sl_gguf *gguf, const tensor_want *w, const sl
     if (!find_type(tensor->type, type)) {
         const char *name = sl_ggml_type_name(tensor->type);
         return sl_err_set(err, SL_REFUSED,
-                          "%s: tensor %s has type %s (%u), which is not supported (F32, F16, BF16, Q8_0, Q4_0, Q4_1 "
-                          "are)",
+                          "%s: tensor %s has type %s (%u), which is not supported (F32, F16, BF16, Q8_0, Q4_0, Q4_1, "
+                          "Q5_0, Q5_1, Q4_K, Q5_K, Q6_K are)",
                           path, w->name, name ? name : "unknown", tensor->type);
     }
     size_t n_out = w->n_out ? w->n_out : 1;

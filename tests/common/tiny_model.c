@@ -5,8 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/half.h"
-
 static const char chat_template[] =
     "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}{{ '<|im_start|>system\n"
     "You are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n' }}{% endif %}"
@@ -42,6 +40,17 @@ tiny_model tiny_model_of_seed(uint64_t seed)
                         .chat_template = chat_template};
 }
 
+tiny_model tiny_model_of_type(uint64_t seed, uint32_t type)
+{
+    tiny_model model = tiny_model_of_seed(seed);
+    model.weight_type = model.emb_type = type;
+    if (type >= TINY_TYPE_Q4_K && type <= TINY_TYPE_Q6_K) {
+        model.n_heads = 8;
+        model.hidden = model.ffn = 256;
+    }
+    return model;
+}
+
 size_t tiny_model_n_vocab(void)
 {
     return N_CONTROL + 256 + N_MERGES;
@@ -71,82 +80,6 @@ static double next_normal(uint64_t *state)
     for (int i = 0; i < 3; i++)
         sum += (double)(next_random(state) >> 40) * 0x1p-23 - 1.0;
     return sum;
-}
-
-static uint16_t bf16_of_float(float value)
-{
-    uint32_t bits = sl_bits_of_float(value);
-    return (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
-}
-
-/* Nearest whole number of x in [lo, hi]. */
-static uint8_t nearest(float x, float lo, float hi)
-{
-    float rounded = rintf(x);
-    return (uint8_t)(int)(rounded < lo ? lo : rounded > hi ? hi : rounded);
-}
-
-static void encode_q8_0(const float *x, gguf_bytes *out)
-{
-    float amax = 0;
-    for (size_t i = 0; i < 32; i++)
-        amax = fmaxf(amax, fabsf(x[i]));
-    uint16_t scale = sl_half_of_float(amax / 127);
-    float d = sl_float_of_half(scale);
-    gguf_bytes_uint(out, scale, 2);
-    for (size_t i = 0; i < 32; i++)
-        gguf_bytes_uint(out, nearest((d > 0 ? x[i] / d : 0) + 128, 1, 255) ^ 128u, 1);
-}
-
-/* 16 bytes: elements 0-15 in the low halves, 16-31 in the high ones. value = d * (q - 8), or d * q + m. */
-static void encode_q4(const float *x, bool has_min, gguf_bytes *out)
-{
-    float lo = x[0], hi = x[0];
-    for (size_t i = 1; i < 32; i++) {
-        lo = fminf(lo, x[i]);
-        hi = fmaxf(hi, x[i]);
-    }
-    float widest = fabsf(lo) > fabsf(hi) ? lo : hi;
-    uint16_t scale = sl_half_of_float(has_min ? (hi - lo) / 15 : widest / -8);
-    uint16_t min = sl_half_of_float(lo);
-    float d = sl_float_of_half(scale);
-    float base = has_min ? sl_float_of_half(min) : -8 * d;
-    gguf_bytes_uint(out, scale, 2);
-    if (has_min)
-        gguf_bytes_uint(out, min, 2);
-    for (size_t i = 0; i < 16; i++) {
-        unsigned low = nearest(d != 0 ? (x[i] - base) / d : 0, 0, 15);
-        unsigned high = nearest(d != 0 ? (x[i + 16] - base) / d : 0, 0, 15);
-        gguf_bytes_uint(out, low | high << 4, 1);
-    }
-}
-
-void tiny_encode(uint32_t type, const float *values, size_t n, gguf_bytes *out)
-{
-    bool in_blocks = type == TINY_TYPE_Q8_0 || type == TINY_TYPE_Q4_0 || type == TINY_TYPE_Q4_1;
-    for (size_t i = 0; i < n; i += in_blocks ? 32 : 1) {
-        switch (type) {
-        case TINY_TYPE_F32:
-            gguf_bytes_uint(out, sl_bits_of_float(values[i]), 4);
-            break;
-        case TINY_TYPE_F16:
-            gguf_bytes_uint(out, sl_half_of_float(values[i]), 2);
-            break;
-        case TINY_TYPE_BF16:
-            gguf_bytes_uint(out, bf16_of_float(values[i]), 2);
-            break;
-        case TINY_TYPE_Q8_0:
-            encode_q8_0(values + i, out);
-            break;
-        case TINY_TYPE_Q4_0:
-        case TINY_TYPE_Q4_1:
-            encode_q4(values + i, type == TINY_TYPE_Q4_1, out);
-            break;
-        default:
-            fprintf(stderr, "tiny_encode: type %u\n", (unsigned)type);
-            abort();
-        }
-    }
 }
 
 /* Values mean + sigma * normal. They depend on seed and name alone, not on what else the model has. */

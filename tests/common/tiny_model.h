@@ -15,7 +15,12 @@ enum {
     TINY_TYPE_F16 = 1,
     TINY_TYPE_Q4_0 = 2,
     TINY_TYPE_Q4_1 = 3,
+    TINY_TYPE_Q5_0 = 6,
+    TINY_TYPE_Q5_1 = 7,
     TINY_TYPE_Q8_0 = 8,
+    TINY_TYPE_Q4_K = 12,
+    TINY_TYPE_Q5_K = 13,
+    TINY_TYPE_Q6_K = 14,
     TINY_TYPE_BF16 = 30
 };
 
@@ -24,7 +29,7 @@ enum {
 typedef struct tiny_model {
     uint64_t seed;
     uint32_t n_layers, n_heads, n_kv_heads, head_dim;
-    uint32_t hidden, ffn; /* with n_heads * head_dim multiples of 32 for the Q types */
+    uint32_t hidden, ffn; /* with n_heads * head_dim multiples of 32 for the Q types, of 256 for the K types */
     uint32_t n_context;
     double rope_base, norm_eps;
     double rope_factor;             /* > 1: linear scaling */
@@ -40,6 +45,8 @@ enum { TINY_TOK_END = 0, TINY_TOK_IM_START = 1, TINY_TOK_IM_END = 2, TINY_TOK_BY
 
 /* 2 layers, 4 heads on 2 KV heads of 32, hidden 128, ffn 192, context 8192, F32, tied. */
 tiny_model tiny_model_of_seed(uint64_t seed);
+/* The same with matrices and embedding of a type; for K types 8 heads, hidden 256 and ffn 256, so that it has rows. */
+tiny_model tiny_model_of_type(uint64_t seed, uint32_t type);
 
 /* 3 control tokens, the 256 bytes in order, then one token for each merge. */
 size_t tiny_model_n_vocab(void);
@@ -49,7 +56,8 @@ void tiny_model_build(const tiny_model *model, gguf_build *build);
 /* Builds and writes; false: the file could not be written. */
 bool tiny_model_write(const tiny_model *model, const char *path);
 
-/* Writes n values (a multiple of 32 for Q types) as the type has them; for tests that want weights of their own. */
+/* Writes n values (whole blocks) as the type has them, each type by a simple rule of its own; for tests that want
+ * weights of their own. */
 void tiny_encode(uint32_t type, const float *values, size_t n, gguf_bytes *out);
 
 #endif

@@ -32,6 +32,11 @@ static const struct {
     {"Q8_0 weights, Q8_0 cache", TINY_TYPE_Q8_0, SL_KV_TYPE_Q8_0, UINT64_C(0x5bc0902f9061b23b)},
     {"Q4_0 weights, Q8_0 cache", TINY_TYPE_Q4_0, SL_KV_TYPE_Q8_0, UINT64_C(0x523bfb497abea289)},
     {"Q4_1 weights, Q8_0 cache", TINY_TYPE_Q4_1, SL_KV_TYPE_Q8_0, UINT64_C(0x45d490ab4146859f)},
+    {"Q5_0 weights, Q8_0 cache", TINY_TYPE_Q5_0, SL_KV_TYPE_Q8_0, UINT64_C(0x627f42f3d4e00bdd)},
+    {"Q5_1 weights, Q8_0 cache", TINY_TYPE_Q5_1, SL_KV_TYPE_Q8_0, UINT64_C(0x002b5bd35a15e8d8)},
+    {"Q4_K weights, Q8_0 cache", TINY_TYPE_Q4_K, SL_KV_TYPE_Q8_0, UINT64_C(0x7f983fc2aeb78205)},
+    {"Q5_K weights, Q8_0 cache", TINY_TYPE_Q5_K, SL_KV_TYPE_Q8_0, UINT64_C(0x051d99da87794834)},
+    {"Q6_K weights, Q8_0 cache", TINY_TYPE_Q6_K, SL_KV_TYPE_Q8_0, UINT64_C(0x48e174692d1c307d)},
     {"Q4_1 weights, F16 cache", TINY_TYPE_Q4_1, SL_KV_TYPE_F16, UINT64_C(0x1f3d567375a04b6a)},
 };
 
@@ -50,8 +55,7 @@ static uint64_t hash_of(uint32_t type, sl_kv_type kv, sl_cpu_level level)
     for (size_t i = 0; i < N; i++)
         ids[i] = 3 + (int32_t)((i * i * 31 + i * 17 + 5) % (tiny_model_n_vocab() - 3));
     tiny_run run;
-    tiny_model model = tiny_model_of_seed(2026);
-    model.weight_type = model.emb_type = type;
+    tiny_model model = tiny_model_of_type(2026, type);
     tiny_run_open(&run, &model, level);
     const tiny_ways ways = {2, 192, 2, 1, 100, 0, level};
     sl_pool *pool;
@@ -70,8 +74,9 @@ static uint64_t hash_of(uint32_t type, sl_kv_type kv, sl_cpu_level level)
     return digest;
 }
 
-static void expect_bits(sl_cpu_level level)
+static void expect_bits(void **state)
 {
+    const sl_cpu_level level = *(const sl_cpu_level *)*state;
     if (!sl_cpu_has(level))
         skip();
     int n_wrong = 0;
@@ -85,37 +90,15 @@ static void expect_bits(sl_cpu_level level)
     assert_int_equal(0, n_wrong);
 }
 
-static void bits_of_ref(void **unused)
-{
-    (void)unused;
-    expect_bits(SL_CPU_LEVEL_REF);
-}
-
-static void bits_of_avx2(void **unused)
-{
-    (void)unused;
-    expect_bits(SL_CPU_LEVEL_AVX2);
-}
-
-static void bits_of_avx512(void **unused)
-{
-    (void)unused;
-    expect_bits(SL_CPU_LEVEL_AVX512);
-}
-
-static void bits_of_amx(void **unused)
-{
-    (void)unused;
-    expect_bits(SL_CPU_LEVEL_AMX);
-}
-
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bits_of_ref),
-        cmocka_unit_test(bits_of_avx2),
-        cmocka_unit_test(bits_of_avx512),
-        cmocka_unit_test(bits_of_amx),
-    };
+    static sl_cpu_level levels[SL_CPU_LEVEL_COUNT];
+    static char names[SL_CPU_LEVEL_COUNT][32];
+    static struct CMUnitTest tests[SL_CPU_LEVEL_COUNT];
+    for (int i = 0; i < SL_CPU_LEVEL_COUNT; i++) {
+        levels[i] = (sl_cpu_level)i;
+        snprintf(names[i], sizeof names[i], "bits of %s", sl_cpu_level_name(levels[i]));
+        tests[i] = (struct CMUnitTest){names[i], expect_bits, NULL, NULL, &levels[i]};
+    }
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

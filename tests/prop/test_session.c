@@ -105,8 +105,9 @@ static void logits_do_not_depend_on_the_way(void **unused)
 static void every_level_gives_the_same_logits(void **unused)
 {
     (void)unused;
-    static const uint32_t types[] = {TINY_TYPE_F32, TINY_TYPE_F16, TINY_TYPE_BF16,
-                                     TINY_TYPE_Q8_0, TINY_TYPE_Q4_0, TINY_TYPE_Q4_1};
+    static const uint32_t types[] = {TINY_TYPE_F32,  TINY_TYPE_F16,  TINY_TYPE_BF16, TINY_TYPE_Q8_0,
+                                     TINY_TYPE_Q4_0, TINY_TYPE_Q4_1, TINY_TYPE_Q5_0, TINY_TYPE_Q5_1,
+                                     TINY_TYPE_Q4_K, TINY_TYPE_Q5_K, TINY_TYPE_Q6_K};
     static uint64_t want[MOST], got[MOST];
     int n_compared = 0;
     for (size_t i = 0; i < sizeof types / sizeof types[0]; i += EFFORT_IS_SANITIZED ? 5 : 1)
@@ -115,8 +116,7 @@ static void every_level_gives_the_same_logits(void **unused)
                 if (!sl_cpu_has((sl_cpu_level)level))
                     continue;
                 tiny_run run;
-                tiny_model model = tiny_model_of_seed(11 + i);
-                model.weight_type = model.emb_type = types[i];
+                tiny_model model = tiny_model_of_type(11 + i, types[i]);
                 model.separate_output = i % 2 == 1;
                 tiny_run_open(&run, &model, (sl_cpu_level)level);
                 score(&run, (sl_kv_type)type, &base_ways, SHORT, level == 0 ? want : got);

@@ -188,8 +188,8 @@ static void test_tensors(void **state)
         uint32_t type;
         const char *name;
         size_t bytes; /* of 64 x 3 elements */
-    } types[] = {{0, "F32", 768},  {1, "F16", 384},  {30, "BF16", 384},
-                 {8, "Q8_0", 204}, {2, "Q4_0", 108}, {3, "Q4_1", 120}};
+    } types[] = {{0, "F32", 768},  {1, "F16", 384},  {30, "BF16", 384}, {8, "Q8_0", 204},
+                 {2, "Q4_0", 108}, {3, "Q4_1", 120}, {6, "Q5_0", 132},  {7, "Q5_1", 144}};
     enum { N_TYPES = sizeof types / sizeof *types };
     for (uint32_t version = 2; version <= 3; version++) {
         gguf_build build;
