@@ -13,8 +13,9 @@ SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "
 STRING, ARRAY = 8, 9
 U32, F32_VALUE, BOOL, I32 = 4, 6, 7, 5
 # type id: (name, elements per block, bytes per block)
-TYPES = {0: ("F32", 1, 4), 1: ("F16", 1, 2), 2: ("Q4_0", 32, 18), 3: ("Q4_1", 32, 20), 8: ("Q8_0", 32, 34),
-         30: ("BF16", 1, 2)}
+TYPES = {0: ("F32", 1, 4), 1: ("F16", 1, 2), 2: ("Q4_0", 32, 18), 3: ("Q4_1", 32, 20), 6: ("Q5_0", 32, 22),
+         7: ("Q5_1", 32, 24), 8: ("Q8_0", 32, 34), 12: ("Q4_K", 256, 144), 13: ("Q5_K", 256, 176),
+         14: ("Q6_K", 256, 210), 30: ("BF16", 1, 2)}
 TYPE_IDS = {name: type_id for type_id, (name, _, _) in TYPES.items()}
 
 
@@ -107,6 +108,39 @@ def nibbles(raw):
     return np.concatenate([raw & 15, raw >> 4], axis=1).astype(np.float32)
 
 
+def with_fifth_bits(low, words):
+    """32 elements of four bits, and the word that holds the fifth bit of each."""
+    bits = np.unpackbits(np.ascontiguousarray(words), axis=1, bitorder="little").astype(np.float32)
+    return low + 16 * bits
+
+
+def dequantise_q45_k(blocks, has_fifth):
+    """d, dmin, 12 bytes of six-bit scales and minimums, fifth bits (bit g of byte i: element i of group g), nibbles."""
+    n = len(blocks)
+    head = blocks[:, 4:16].reshape(n, 3, 4)
+    scales = np.concatenate([head[:, 0] & 63, (head[:, 2] & 15) | (head[:, 0] >> 6) << 4], axis=1)
+    minimums = np.concatenate([head[:, 1] & 63, head[:, 2] >> 4 | (head[:, 1] >> 6) << 4], axis=1)
+    low = blocks[:, -128:].reshape(n, 4, 1, 32)
+    q = np.concatenate([low & 15, low >> 4], axis=2).reshape(n, 8, 32).astype(np.float32)
+    if has_fifth:
+        fifth = blocks[:, 16:48].reshape(n, 1, 32) >> np.arange(8, dtype=np.uint8).reshape(1, 8, 1) & 1
+        q += 16 * fifth.astype(np.float32)
+    d = halves(blocks[:, 0:2]) * scales.astype(np.float32)
+    minimum = halves(blocks[:, 2:4]) * minimums.astype(np.float32)
+    return (d[:, :, None] * q - minimum[:, :, None]).reshape(n, 256)
+
+
+def dequantise_q6_k(blocks):
+    """Two halves of 128 elements: 64 bytes of nibbles, 32 bytes of two bits each; 16 signed scales; d."""
+    n = len(blocks)
+    low = blocks[:, :128].reshape(n, 2, 1, 64)
+    low = np.concatenate([low & 15, low >> 4], axis=2).reshape(n, 2, 4, 32)
+    high = blocks[:, 128:192].reshape(n, 2, 1, 32) >> np.arange(0, 8, 2, dtype=np.uint8).reshape(1, 1, 4, 1) & 3
+    q = (low | high << 4).astype(np.float32).reshape(n, 16, 16) - 32
+    scales = np.ascontiguousarray(blocks[:, 192:208]).view(np.int8).astype(np.float32)
+    return (halves(blocks[:, 208:210]) * (scales[:, :, None] * q).reshape(n, 256)).astype(np.float32)
+
+
 def dequantise(raw, type_id):
     name = TYPES[type_id][0]
     flat = raw.reshape(-1)
@@ -122,7 +156,14 @@ def dequantise(raw, type_id):
         return blocks[:, 2:].view(np.int8).astype(np.float32) * d
     if name == "Q4_0":
         return (nibbles(blocks[:, 2:]) - np.float32(8)) * d
-    return nibbles(blocks[:, 4:]) * d + halves(blocks[:, 2:4])  # Q4_1
+    if name == "Q5_0":
+        return (with_fifth_bits(nibbles(blocks[:, 6:]), blocks[:, 2:6]) - np.float32(16)) * d
+    if name in ("Q4_K", "Q5_K"):
+        return dequantise_q45_k(blocks, name == "Q5_K")
+    if name == "Q6_K":
+        return dequantise_q6_k(blocks)
+    values = nibbles(blocks[:, 4:]) if name == "Q4_1" else with_fifth_bits(nibbles(blocks[:, 8:]), blocks[:, 4:8])
+    return values * d + halves(blocks[:, 2:4])
 
 
 def encode_string(text):
