@@ -18,6 +18,9 @@
     X(kv_pack_f16, sl_kv_pack_fn)                                                                                      \
     X(kv_pack_q8, sl_kv_pack_fn)
 
+/* attn_avxvnni.c */
+#define SL_KERNELS_ATTN_AVXVNNI(X) X(attn_tile_q8, sl_attn_tile_fn)
+
 #define SL_KERNELS_ATTN_AVX512(X) X(attn_tile_f16, sl_attn_tile_fn) X(attn_tile_q8, sl_attn_tile_fn)
 
 /* gemm_avx2.c, vec_avx2.c, gemm_avx512.c, vec_avx512.c */
@@ -41,7 +44,7 @@
 #define SL_KERNELS_GEMM_AVX512(X) SL_KERNELS_GEMM_AVX2(X) /* a version of each, too */
 
 /* avxvnni: what the 256-bit dot products change; an entry that is not here is AVX2's. */
-#define SL_KERNELS_AVXVNNI(X)
+#define SL_KERNELS_AVXVNNI(X) SL_KERNELS_ATTN_AVXVNNI(X)
 
 /* attn_amx.c, gemm_amx.c */
 #define SL_KERNELS_AMX(X)                                                                                              \

@@ -15,7 +15,7 @@ static const struct {
     const char *name, *levels;
 } wanted[] = {
     {"attn_qpack_f16", ""},           {"attn_qpack_q8", "avx2"},
-    {"attn_tile_f16", "avx2 avx512"}, {"attn_tile_q8", "avx2 avx512 amx"},
+    {"attn_tile_f16", "avx2 avx512"}, {"attn_tile_q8", "avx2 avxvnni avx512 amx"},
     {"attn_segfold", "avx2"},         {"attn_finish", "avx2"},
     {"kv_pack_f16", "avx2"},          {"kv_pack_q8", "avx2"},
     {"qrow", "avx2 avx512"},          {"gemm_f32", "avx2 avx512"},

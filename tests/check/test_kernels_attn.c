@@ -236,10 +236,11 @@ static void test_few_path_runs(void **state)
 {
     start_level(state);
     const sl_cpu_level level = *(const sl_cpu_level *)*state;
-    const size_t most[] = {level == SL_CPU_LEVEL_AVX2 ? SL_FEW_AVX2_F16 : SL_FEW_AVX512_F16,
-                           level == SL_CPU_LEVEL_AVX2     ? SL_FEW_AVX2_Q8
-                           : level == SL_CPU_LEVEL_AVX512 ? SL_FEW_AVX512_Q8
-                                                          : SL_FEW_AMX_Q8};
+    const size_t most[] = {level <= SL_CPU_LEVEL_AVXVNNI ? SL_FEW_AVX2_F16 : SL_FEW_AVX512_F16,
+                           level == SL_CPU_LEVEL_AVX2      ? SL_FEW_AVX2_Q8
+                           : level == SL_CPU_LEVEL_AVXVNNI ? SL_FEW_AVXVNNI_Q8
+                           : level == SL_CPU_LEVEL_AVX512  ? SL_FEW_AVX512_Q8
+                                                           : SL_FEW_AMX_Q8};
     for (size_t i = 0; i < 2 * 2 * SL_LANES; i++) {
         tile_case c = {.type = i % 2 ? SL_KV_TYPE_Q8_0 : SL_KV_TYPE_F16, .head_dim = 64, .n_queries = 1 + i / 2};
         check_buf tile = check_buf_new(sl_tile_bytes(c.type, 64), 64);
@@ -474,7 +475,8 @@ static void test_filled_by(void **state)
 
 int main(void)
 {
-    static sl_cpu_level avx2 = SL_CPU_LEVEL_AVX2, avx512 = SL_CPU_LEVEL_AVX512, amx = SL_CPU_LEVEL_AMX;
+    static sl_cpu_level avx2 = SL_CPU_LEVEL_AVX2, avxvnni = SL_CPU_LEVEL_AVXVNNI, avx512 = SL_CPU_LEVEL_AVX512;
+    static sl_cpu_level amx = SL_CPU_LEVEL_AMX;
 #define TEST_OF(name, level)                                                                                           \
     {                                                                                                                  \
 #name " " #level, test_##name, NULL, NULL, &level                                                              \
@@ -483,7 +485,7 @@ int main(void)
     TEST_OF(filled_by, level), TEST_OF(tile_f16, level), TEST_OF(tile_q8, level), TEST_OF(few_path_runs, level),       \
         TEST_OF(zero_maximum, level), TEST_OF(zero_output, level), TEST_OF(qpack, level),                              \
         TEST_OF(segfold_and_finish, level), TEST_OF(kv_pack, level)
-    const struct CMUnitTest tests[] = {TESTS_OF(avx2), TESTS_OF(avx512), TESTS_OF(amx)};
+    const struct CMUnitTest tests[] = {TESTS_OF(avx2), TESTS_OF(avxvnni), TESTS_OF(avx512), TESTS_OF(amx)};
     sl_fpenv saved = sl_fpenv_enter();
     int failed = cmocka_run_group_tests_name("kernels_attn", tests, NULL, NULL);
     sl_fpenv_leave(saved);
