@@ -1,5 +1,5 @@
 /* sluice bench: the reader beside others, bursts and prefills on synthetic contexts, beside computed floors and
- * published figures. The measuring itself is bench/'s. */
+ * published figures; kernels beside the machine's peaks. The measuring itself is bench/'s. */
 #include <string.h>
 
 #include "cmd_bench.h"
@@ -134,9 +134,8 @@ sl_status bench_cmd_fill(bench_cmd *b, sl_err *err)
     return SL_OK;
 }
 
-/* "64K" -> 65536. */
-static sl_status read_list(const char *option, const sl_arg_list *list, int64_t most, uint64_t *out, size_t *n,
-                           sl_err *err)
+sl_status bench_cmd_read_list(const char *option, const sl_arg_list *list, int64_t most, uint64_t *out, size_t *n,
+                              sl_err *err)
 {
     *n = 0;
     for (size_t i = 0; i < list->n_items; i++) {
@@ -154,9 +153,9 @@ static sl_status read_list(const char *option, const sl_arg_list *list, int64_t 
 static sl_status read_lists(bench_cmd *b, sl_err *err)
 {
     uint64_t rows[BENCH_CMD_LIST];
-    sl_status status = read_list("tokens", &b->tokens, INT64_C(1) << 40, b->token_list, &b->n_tokens, err);
+    sl_status status = bench_cmd_read_list("tokens", &b->tokens, INT64_C(1) << 40, b->token_list, &b->n_tokens, err);
     if (status == SL_OK)
-        status = read_list("rows", &b->rows, 4096, rows, &b->n_row_counts, err);
+        status = bench_cmd_read_list("rows", &b->rows, 4096, rows, &b->n_row_counts, err);
     for (size_t i = 0; status == SL_OK && i < b->n_row_counts; i++)
         b->row_list[i] = (size_t)rows[i];
     if (b->n_tokens == 0 && !b->table)
@@ -278,11 +277,8 @@ static sl_status run_job(void *arg, void *out, sl_err *err)
 
 /* ----------------------------------------------------------------------------------------------------- reporting */
 
-/* One object a row, one row a line. */
-static sl_status print_json(const sl_bench_row *row, sl_err *err)
+sl_status bench_cmd_print_json(const sl_bench_field *fields, size_t n, sl_err *err)
 {
-    sl_bench_field fields[SL_BENCH_FIELDS];
-    size_t n = sl_bench_fields(row, fields);
     sl_json j;
     sl_json_init(&j, stdout);
     sl_json_object_start(&j);
@@ -305,6 +301,7 @@ static sl_status print_json(const sl_bench_row *row, sl_err *err)
 static sl_status take_rows(bench_cmd *b, size_t n, sl_err *err)
 {
     const sl_bench_shape *s = &b->o.shape;
+    sl_bench_field fields[SL_BENCH_FIELDS];
     bool is_published = s->n_layers == 1 && s->n_heads == 32 && s->n_kv_heads == 32 && s->head_dim == 64;
     sl_status status = SL_OK;
     sl_progress_clear(&b->c.progress);
@@ -313,7 +310,7 @@ static sl_status take_rows(bench_cmd *b, size_t n, sl_err *err)
         if (is_published)
             sl_bench_published_match(b->published, b->n_published, row);
         if (b->m.json)
-            status = print_json(row, err);
+            status = bench_cmd_print_json(fields, sl_bench_fields(row, fields), err);
     }
     return status;
 }
@@ -384,9 +381,12 @@ static const struct {
      "floors."},
     {"prefill", "sluice bench prefill [options]",
      "Mode A: a synthetic prompt through causal attention, window by window, its K and V written as they come."},
+    {"kernel", "sluice bench kernel [options]",
+     "This machine's peaks, every kernel as a share of the peak that bounds it, and the same work in a llama.cpp or "
+     "ik_llama.cpp library, where one is found."},
 };
 
-enum { FLASH, BURST, PREFILL, N_PARTS };
+enum { FLASH, BURST, PREFILL, KERNEL, N_PARTS };
 
 static int run_part(bench_cmd *b, int part, int argc, char **argv, sl_err *err)
 {
@@ -394,19 +394,25 @@ static int run_part(bench_cmd *b, int part, int argc, char **argv, sl_err *err)
     sl_args_table table = {.usage = parts[part].usage, .about = parts[part].about, .options = options};
     if (part == FLASH) {
         table.n_options = bench_flash_options(b, options);
+    } else if (part == KERNEL) {
+        table.n_options = bench_kernel_options(b, options);
     } else {
         table.n_options = shape_options(b, options);
         table.n_options += work_options(b, part == BURST, options + table.n_options);
     }
-    sl_arg *ram = options + table.n_options; /* the first of its group */
-    table.n_options += cli_compute_options(&b->m, ram);
-    ram->default_text = "384M; for --ram-sweep and --in-memory half of what is free";
-    table.n_options += cli_io_options(&b->m, options + table.n_options);
+    if (part != KERNEL) {
+        sl_arg *ram = options + table.n_options; /* the first of its group */
+        table.n_options += cli_compute_options(&b->m, ram);
+        ram->default_text = "384M; for --ram-sweep and --in-memory half of what is free";
+        table.n_options += cli_io_options(&b->m, options + table.n_options);
+    }
     table.n_options += cli_output_options(&b->m, options + table.n_options);
     sl_args_result result;
     int exit_code = SL_OK;
     if (!cli_parse(&table, argc, argv, &result, &exit_code, err))
         return exit_code;
+    if (part == KERNEL)
+        return (int)bench_kernel_run(b, err);
     return (int)(part == FLASH ? bench_flash_run(b, err) : run_work(b, part == BURST, err));
 }
 
@@ -426,7 +432,8 @@ int cmd_bench(int argc, char **argv, sl_err *err)
         return run_part(&b, i, argc - 1, argv + 1, err);
     }
     if (argc > 0 && (strcmp(argv[0], "--help") == 0 || strcmp(argv[0], "-h") == 0)) {
-        puts("usage: sluice bench flash|burst|prefill [options]\n\nMeasures this machine; no model is needed.\n");
+        puts("usage: sluice bench flash|burst|prefill|kernel [options]\n\n"
+             "Measures this machine; no model is needed.\n");
         for (int i = 0; i < N_PARTS; i++)
             printf("  %-8s %s\n", names[i], parts[i].about);
         return SL_OK;
@@ -436,6 +443,7 @@ int cmd_bench(int argc, char **argv, sl_err *err)
     if (nearest)
         code = (int)sl_text_error(err, SL_USAGE, "unknown measurement '%s', did you mean '%s'?", argv[0], nearest);
     else
-        code = (int)sl_text_error(err, SL_USAGE, "expected flash, burst or prefill (see 'sluice bench --help')");
+        code = (int)sl_text_error(err, SL_USAGE,
+                                  "expected flash, burst, prefill or kernel (see 'sluice bench --help')");
     return code;
 }

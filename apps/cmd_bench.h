@@ -31,6 +31,16 @@ typedef struct bench_cmd {
 /* From the parsed command line to what the measuring takes. */
 sl_status bench_cmd_fill(bench_cmd *b, sl_err *err);
 
+/* "64K" -> 65536, at most BENCH_CMD_LIST of them. */
+sl_status bench_cmd_read_list(const char *option, const sl_arg_list *list, int64_t most, uint64_t *out, size_t *n,
+                              sl_err *err);
+/* One object, one line. */
+sl_status bench_cmd_print_json(const sl_bench_field *fields, size_t n, sl_err *err);
+
+/* The options of `kernel` and its work. */
+size_t bench_kernel_options(bench_cmd *b, sl_arg *out);
+sl_status bench_kernel_run(bench_cmd *b, sl_err *err);
+
 /* The options of `flash` and its work. */
 size_t bench_flash_options(bench_cmd *b, sl_arg *out);
 sl_status bench_flash_run(bench_cmd *b, sl_err *err);

@@ -36,6 +36,7 @@ typedef struct sl_bench_options {
     uint64_t ring_bytes;     /* 0: from the ceiling */
     size_t window_tokens;    /* of a prefill, a multiple of 64; 0: from the ceiling, up to 4096 */
     size_t n_threads;        /* 0: as many as processors */
+    const char *level;       /* of kernels; NULL: $SLUICE_CPU, else the best */
     uint64_t read_rate;      /* bytes a second; 0: all */
     sl_bench_io io;
     bool io_probe;           /* measure the disk anew */
@@ -149,6 +150,8 @@ enum { SL_BENCH_FIELDS = 56 };
 /* Fills in out[SL_BENCH_FIELDS]; returns how many, always the same names in the same order. */
 size_t sl_bench_fields(const sl_bench_row *row, sl_bench_field *out);
 
+/* One line of CSV, and before the first one the names. */
+void sl_bench_print_csv_line(const sl_bench_field *fields, size_t n, bool is_first, FILE *file);
 void sl_bench_print_csv(const sl_bench_row *rows, size_t n, FILE *file);
 void sl_bench_print_table(const sl_bench_row *rows, size_t n, FILE *file);
 

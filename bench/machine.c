@@ -127,11 +127,10 @@ sl_status bench_machine_init(bench_machine *m, const sl_bench_options *options, 
     if (options->listener.log)
         m->log = (sl_log){forward_log, m};
     sl_status status = set_budget(m, err);
-    sl_cpu_level level = SL_CPU_LEVEL_REF;
     if (status == SL_OK)
-        status = sl_cpu_find(getenv("SLUICE_CPU"), &level, err);
+        status = sl_cpu_find(options->level ? options->level : getenv("SLUICE_CPU"), &m->kernel_level, err);
     if (status == SL_OK) {
-        sl_kernels_init(&m->kernels, level);
+        sl_kernels_init(&m->kernels, m->kernel_level);
         status = set_geometry(m, err);
     }
     if (status == SL_OK && options->trace_path)

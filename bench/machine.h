@@ -16,6 +16,7 @@ typedef struct bench_machine {
     const char *dir;
     sl_budget budget;
     uint64_t ram_bytes, program_bytes; /* the ceiling; what the budget cannot see */
+    sl_cpu_level kernel_level;
     sl_kernels kernels;
     sl_pool *pool;
     sl_trace *trace;

@@ -85,26 +85,29 @@ size_t sl_bench_fields(const sl_bench_row *row, sl_bench_field *out)
     return (size_t)(at - out);
 }
 
+void sl_bench_print_csv_line(const sl_bench_field *fields, size_t n, bool is_first, FILE *file)
+{
+    for (size_t f = 0; is_first && f < n; f++)
+        fprintf(file, "%s%s", f ? "," : "", fields[f].name);
+    fputs(is_first ? "\n" : "", file);
+    for (size_t f = 0; f < n; f++) {
+        const sl_bench_field *field = &fields[f];
+        fputs(f ? "," : "", file);
+        if (field->kind == SL_BENCH_FIELD_COUNT)
+            fprintf(file, "%" PRIu64, field->count);
+        else if (field->kind == SL_BENCH_FIELD_NUMBER && !isnan(field->number))
+            fprintf(file, "%.6g", field->number);
+        else if (field->kind == SL_BENCH_FIELD_TEXT && field->text) /* "io_uring, unregistered buffers" */
+            fprintf(file, strchr(field->text, ',') ? "\"%s\"" : "%s", field->text);
+    }
+    fputc('\n', file);
+}
+
 void sl_bench_print_csv(const sl_bench_row *rows, size_t n, FILE *file)
 {
     sl_bench_field fields[SL_BENCH_FIELDS];
-    for (size_t i = 0; i < n; i++) {
-        size_t n_fields = sl_bench_fields(&rows[i], fields);
-        for (size_t f = 0; i == 0 && f < n_fields; f++)
-            fprintf(file, "%s%s", f ? "," : "", fields[f].name);
-        fputs(i == 0 ? "\n" : "", file);
-        for (size_t f = 0; f < n_fields; f++) {
-            const sl_bench_field *field = &fields[f];
-            fputs(f ? "," : "", file);
-            if (field->kind == SL_BENCH_FIELD_COUNT)
-                fprintf(file, "%" PRIu64, field->count);
-            else if (field->kind == SL_BENCH_FIELD_NUMBER && !isnan(field->number))
-                fprintf(file, "%.6g", field->number);
-            else if (field->kind == SL_BENCH_FIELD_TEXT && field->text) /* "io_uring, unregistered buffers" */
-                fprintf(file, strchr(field->text, ',') ? "\"%s\"" : "%s", field->text);
-        }
-        fputc('\n', file);
-    }
+    for (size_t i = 0; i < n; i++)
+        sl_bench_print_csv_line(fields, sl_bench_fields(&rows[i], fields), i == 0, file);
 }
 
 static const char *tokens_text(uint64_t tokens, char out[24])

@@ -119,6 +119,12 @@ void bench_fill_floats(const bench_machine *m, float *out, size_t n, uint64_t se
     sl_pool_run(m->pool, (n + FLOATS_PER_ITEM - 1) / FLOATS_PER_ITEM, fill_floats, &work);
 }
 
+void bench_fill_bytes(uint8_t *out, size_t n, uint64_t seed)
+{
+    uint64_t state = seed_of(seed, 4);
+    random_bytes(out, n, &state);
+}
+
 static void pack_row(void *arg, size_t item, size_t worker)
 {
     (void)worker;
