@@ -1,7 +1,9 @@
 /* Rate of each projection kernel beside what the same core can do: the int8 dot peak of the level (of avx512 for amx,
  * too), measured in turn with the kernel, and the bandwidth of reading memory. One thread. Times are the thread's
  * processor time, so that other programs on the machine count less; gops and share are medians of five.
- * Usage: bench_gemm [seconds per figure]. CSV on stdout: level,type,n_out,n_in,rows,gops,peak_gops,share,gbps. */
+ * AVX2's peak is that of vpmaddubsw, vpmaddwd and vpaddd, exact for any bytes; weights of four or five bits need fewer
+ * instructions and may pass it.
+ * Usage: bench_gemm [seconds per figure [n_out n_in rows [type]]]. CSV on stdout: level,type,n_out,n_in,rows,gops,peak_gops,share,gbps. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -59,6 +61,7 @@ enum { PEAK_STEPS = 100000 };
 __attribute__((target("avx2"))) static void peak_avx2(void *arg)
 {
     (void)arg;
+    const __m256i ones = _mm256_set1_epi16(1);
     __m256i w = _mm256_set1_epi8((char)sink), q = _mm256_set1_epi8((char)(sink + 1));
     __m256i acc[8];
     for (int i = 0; i < 8; i++)
@@ -67,10 +70,25 @@ __attribute__((target("avx2"))) static void peak_avx2(void *arg)
         for (int i = 0; i < 8; i++) {
             __m256i product = _mm256_maddubs_epi16(w, q);
             __asm__ volatile("" : "+x"(product)); /* else it is computed once */
-            acc[i] = _mm256_add_epi16(acc[i], product);
+            acc[i] = _mm256_add_epi32(acc[i], _mm256_madd_epi16(product, ones));
         }
     for (int i = 1; i < 8; i++)
-        acc[0] = _mm256_add_epi16(acc[0], acc[i]);
+        acc[0] = _mm256_add_epi32(acc[0], acc[i]);
+    sink = (uint32_t)_mm256_extract_epi32(acc[0], 0);
+}
+
+__attribute__((target("avx2,avxvnni"))) static void peak_avxvnni(void *arg)
+{
+    (void)arg;
+    __m256i w = _mm256_set1_epi32((int)sink), q = _mm256_set1_epi32((int)sink + 1);
+    __m256i acc[12];
+    for (int i = 0; i < 12; i++)
+        acc[i] = w;
+    for (int step = 0; step < PEAK_STEPS; step++)
+        for (int i = 0; i < 12; i++)
+            acc[i] = _mm256_dpbusd_avx_epi32(acc[i], w, q);
+    for (int i = 1; i < 12; i++)
+        acc[0] = _mm256_add_epi32(acc[0], acc[i]);
     sink = (uint32_t)_mm256_extract_epi32(acc[0], 0);
 }
 
@@ -93,6 +111,8 @@ static double peak_gops(sl_cpu_level level, double budget_s)
 {
     if (level == SL_CPU_LEVEL_AVX2)
         return 2.0 * 32 * 8 * PEAK_STEPS / call_s(peak_avx2, NULL, budget_s) * 1e-9;
+    if (level == SL_CPU_LEVEL_AVXVNNI)
+        return 2.0 * 32 * 12 * PEAK_STEPS / call_s(peak_avxvnni, NULL, budget_s) * 1e-9;
     if (level >= SL_CPU_LEVEL_AVX512)
         return 2.0 * 64 * 12 * PEAK_STEPS / call_s(peak_avx512, NULL, budget_s) * 1e-9;
     return 0.0;
@@ -141,14 +161,15 @@ static void fill_packed(uint8_t *packed, sl_wtype type, size_t n_out, size_t n_i
             packed[g + group - scales + i] = i & 1 ? 0x2c : 0;
 }
 
-static int measure(const sl_kernels *kernels, sl_cpu_level level, const size_t shape[3], double budget_s)
+/* `only`: one type's name, or NULL. */
+static int measure(const sl_kernels *kernels, sl_cpu_level level, const size_t shape[3], double budget_s,
+                   const char *only)
 {
     size_t n_out = shape[0], n_in = shape[1], n_rows = shape[2];
     float *x = malloc(n_rows * n_in * sizeof *x);
     float *out = malloc(n_rows * n_out * sizeof *out);
     uint8_t *qrows = aligned_alloc(64, n_rows * sl_qrow_bytes(n_in));
-    uint8_t *packed = malloc(n_out * n_in * sizeof(float));
-    if (!x || !out || !qrows || !packed)
+    if (!x || !out || !qrows)
         return 1;
     for (size_t i = 0; i < n_rows * n_in; i++)
         x[i] = (float)((i * 2654435761u >> 7) % 1000) * 0.002f - 1.0f;
@@ -156,6 +177,11 @@ static int measure(const sl_kernels *kernels, sl_cpu_level level, const size_t s
     for (int type = 0; type < SL_WTYPE_COUNT; type++) {
         if (n_in % sl_wtype_block_elems((sl_wtype)type) != 0)
             continue;
+        if (only && strcmp(only, sl_wtype_name((sl_wtype)type)) != 0)
+            continue;
+        uint8_t *packed = malloc(n_out * sl_wtype_row_bytes((sl_wtype)type, n_in));
+        if (!packed)
+            return 1;
         fill_packed(packed, (sl_wtype)type, n_out, n_in);
         gemm_call call = {sl_kernels_gemm(kernels, (sl_wtype)type),
                           {.packed = packed, .n_out = n_out, .n_in = n_in, .n = n_out, .qrows = qrows, .x = x,
@@ -172,11 +198,11 @@ static int measure(const sl_kernels *kernels, sl_cpu_level level, const size_t s
         printf("%s,%s,%zu,%zu,%zu,%.1f,%.1f,%.3f,%.2f\n", sl_cpu_level_name(level), sl_wtype_name((sl_wtype)type),
                n_out, n_in, n_rows, rate, median(peaks), median(shares), bytes * rate / operations * 1e-9);
         fflush(stdout);
+        free(packed);
     }
     free(x);
     free(out);
     free(qrows);
-    free(packed);
     return 0;
 }
 
@@ -196,14 +222,18 @@ int main(int argc, char **argv)
     if (!memory)
         return 1;
     memset(memory, 1, MEMORY_BYTES);
-    printf("# memory read %.2f GB/s, one thread\n", MEMORY_BYTES / call_s(read_memory, memory, 1.0) * 1e-9);
+    printf("# memory read %.2f GB/s, one thread\n", MEMORY_BYTES / call_s(read_memory, memory, 0.3) * 1e-9);
     free(memory);
     printf("level,type,n_out,n_in,rows,gops,peak_gops,share,gbps\n");
+    if (argc > 4)
+        return measure(&kernels, level,
+                       (const size_t[3]){strtoul(argv[2], NULL, 10), strtoul(argv[3], NULL, 10), strtoul(argv[4], NULL, 10)},
+                       budget_s, argc > 5 ? argv[5] : NULL);
     static const size_t matrices[][2] = {{576, 576}, {1536, 576}, {576, 1536}, {49152, 576}};
-    static const size_t rows[] = {1, 16, 64};
+    static const size_t rows[] = {1, 2, 4, 8, 16, 64};
     for (size_t m = 0; m < sizeof matrices / sizeof *matrices; m++)
         for (size_t r = 0; r < sizeof rows / sizeof *rows; r++)
-            if (measure(&kernels, level, (const size_t[3]){matrices[m][0], matrices[m][1], rows[r]}, budget_s))
+            if (measure(&kernels, level, (const size_t[3]){matrices[m][0], matrices[m][1], rows[r]}, budget_s, NULL))
                 return 1;
     return 0;
 }

@@ -41,10 +41,29 @@
     X(argmax, sl_argmax_fn)                                                                                            \
     X(finite, sl_finite_fn)
 
+/* gemm_avx2.c: the other quantised types */
+#define SL_KERNELS_TYPES_AVX2(X)                                                                                       \
+    X(gemm_q5_0, sl_gemm_fn)                                                                                           \
+    X(gemm_q5_1, sl_gemm_fn)                                                                                           \
+    X(gemm_q4_k, sl_gemm_fn)                                                                                           \
+    X(gemm_q5_k, sl_gemm_fn)                                                                                           \
+    X(gemm_q6_k, sl_gemm_fn)
+
 #define SL_KERNELS_GEMM_AVX512(X) SL_KERNELS_GEMM_AVX2(X) /* a version of each, too */
 
+/* gemm_avxvnni.c */
+#define SL_KERNELS_GEMM_AVXVNNI(X)                                                                                     \
+    X(gemm_q8_0, sl_gemm_fn)                                                                                           \
+    X(gemm_q4_0, sl_gemm_fn)                                                                                           \
+    X(gemm_q4_1, sl_gemm_fn)                                                                                           \
+    X(gemm_q5_0, sl_gemm_fn)                                                                                           \
+    X(gemm_q5_1, sl_gemm_fn)                                                                                           \
+    X(gemm_q4_k, sl_gemm_fn)                                                                                           \
+    X(gemm_q5_k, sl_gemm_fn)                                                                                           \
+    X(gemm_q6_k, sl_gemm_fn)
+
 /* avxvnni: what the 256-bit dot products change; an entry that is not here is AVX2's. */
-#define SL_KERNELS_AVXVNNI(X) SL_KERNELS_ATTN_AVXVNNI(X)
+#define SL_KERNELS_AVXVNNI(X) SL_KERNELS_ATTN_AVXVNNI(X) SL_KERNELS_GEMM_AVXVNNI(X)
 
 /* attn_amx.c, gemm_amx.c */
 #define SL_KERNELS_AMX(X)                                                                                              \
@@ -53,7 +72,7 @@
     X(gemm_q4_0, sl_gemm_fn)                                                                                           \
     X(gemm_q4_1, sl_gemm_fn)
 
-#define SL_KERNELS_AVX2(X) SL_KERNELS_ATTN_AVX2(X) SL_KERNELS_GEMM_AVX2(X)
+#define SL_KERNELS_AVX2(X) SL_KERNELS_ATTN_AVX2(X) SL_KERNELS_GEMM_AVX2(X) SL_KERNELS_TYPES_AVX2(X)
 #define SL_KERNELS_AVX512(X) SL_KERNELS_ATTN_AVX512(X) SL_KERNELS_GEMM_AVX512(X)
 
 #else
