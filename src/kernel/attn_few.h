@@ -13,6 +13,8 @@
 /* Most queries of a call's last block that take this path. AVX2: where bench/bench_attn.c sees the two paths meet.
  * AVX-512: by counting instructions. AMX: measured, where AVX-512's path for few and AMX meet. */
 enum { SL_FEW_AVX2_F16 = 8, SL_FEW_AVX2_Q8 = 4, SL_FEW_AVXVNNI_Q8 = 4, SL_FEW_AVX512_F16 = 4, SL_FEW_AVX512_Q8 = 6, SL_FEW_AMX_Q8 = 3 };
+/* NEON: by counting instructions; four queries fill a vector of the other path. */
+enum { SL_FEW_NEON_F16 = 3, SL_FEW_NEON_Q8 = 3 };
 
 /* How many of n queries take it: all of the last block or none. */
 static inline size_t sl_attn_few(size_t n, size_t most)
@@ -38,6 +40,16 @@ void sl_attn_few_q8_avx2(const sl_tile_args *args, size_t first);
 void sl_attn_few_q8_avxvnni(const sl_tile_args *args, size_t first);
 /* With AVX-512 and VNNI. */
 void sl_attn_few_q8_avx512(const sl_tile_args *args, size_t first);
+#elif defined(__aarch64__)
+__attribute__((always_inline)) static inline void sl_attn_fetch(const uint8_t *at, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i += 64)
+        __builtin_prefetch(at + i);
+}
+
+/* With Advanced SIMD's dot products. */
+void sl_attn_few_f16_neon(const sl_tile_args *args, size_t first);
+void sl_attn_few_q8_neon(const sl_tile_args *args, size_t first);
 #endif
 
 #endif

@@ -86,8 +86,22 @@
 
 #if defined(__aarch64__)
 
-/* attn_neon.c, gemm_neon.c, vec_neon.c */
-#define SL_KERNELS_NEON(X)
+/* attn_neon.c, attn_pack_neon.c; gemm_neon.c; vec_neon.c: a version of every entry */
+#define SL_KERNELS_ATTN_NEON(X)                                                                                        \
+    X(attn_qpack_f16, sl_attn_qpack_fn) X(attn_qpack_q8, sl_attn_qpack_fn) X(attn_tile_f16, sl_attn_tile_fn)           \
+    X(attn_tile_q8, sl_attn_tile_fn) X(attn_segfold, sl_attn_segfold_fn) X(attn_finish, sl_attn_finish_fn)             \
+    X(kv_pack_f16, sl_kv_pack_fn) X(kv_pack_q8, sl_kv_pack_fn)
+
+#define SL_KERNELS_GEMM_NEON(X)                                                                                        \
+    X(qrow, sl_qrow_fn) X(gemm_f32, sl_gemm_fn) X(gemm_f16, sl_gemm_fn) X(gemm_bf16, sl_gemm_fn)                       \
+    X(gemm_q8_0, sl_gemm_fn) X(gemm_q4_0, sl_gemm_fn) X(gemm_q4_1, sl_gemm_fn) X(gemm_q5_0, sl_gemm_fn)                \
+    X(gemm_q5_1, sl_gemm_fn) X(gemm_q4_k, sl_gemm_fn) X(gemm_q5_k, sl_gemm_fn) X(gemm_q6_k, sl_gemm_fn)
+
+#define SL_KERNELS_VEC_NEON(X)                                                                                         \
+    X(rmsnorm, sl_rmsnorm_fn) X(rope_norm, sl_rope_norm_fn) X(silu_mul, sl_silu_mul_fn) X(add, sl_add_fn)              \
+    X(exp2, sl_exp2_fn) X(sumexp, sl_sumexp_fn) X(argmax, sl_argmax_fn) X(finite, sl_finite_fn)
+
+#define SL_KERNELS_NEON(X) SL_KERNELS_ATTN_NEON(X) SL_KERNELS_GEMM_NEON(X) SL_KERNELS_VEC_NEON(X)
 
 /* i8mm: what int8 matrix products change */
 #define SL_KERNELS_I8MM(X)

@@ -235,12 +235,17 @@ static void test_tile_q8(void **state)
 static void test_few_path_runs(void **state)
 {
     start_level(state);
-    const sl_cpu_level level = *(const sl_cpu_level *)*state;
-    const size_t most[] = {level <= SL_CPU_LEVEL_AVXVNNI ? SL_FEW_AVX2_F16 : SL_FEW_AVX512_F16,
-                           level == SL_CPU_LEVEL_AVX2      ? SL_FEW_AVX2_Q8
-                           : level == SL_CPU_LEVEL_AVXVNNI ? SL_FEW_AVXVNNI_Q8
-                           : level == SL_CPU_LEVEL_AVX512  ? SL_FEW_AVX512_Q8
-                                                           : SL_FEW_AMX_Q8};
+    static const size_t limits[SL_CPU_LEVEL_COUNT][2] = {
+        /* F16, Q8_0; a level without a version of its own has the one below it */
+        [SL_CPU_LEVEL_AVX2] = {SL_FEW_AVX2_F16, SL_FEW_AVX2_Q8},
+        [SL_CPU_LEVEL_AVXVNNI] = {SL_FEW_AVX2_F16, SL_FEW_AVXVNNI_Q8},
+        [SL_CPU_LEVEL_AVX512] = {SL_FEW_AVX512_F16, SL_FEW_AVX512_Q8},
+        [SL_CPU_LEVEL_AMX] = {SL_FEW_AVX512_F16, SL_FEW_AMX_Q8},
+        [SL_CPU_LEVEL_NEON] = {SL_FEW_NEON_F16, SL_FEW_NEON_Q8},
+        [SL_CPU_LEVEL_I8MM] = {SL_FEW_NEON_F16, SL_FEW_NEON_Q8},
+        [SL_CPU_LEVEL_SME] = {SL_FEW_NEON_F16, SL_FEW_NEON_Q8},
+    };
+    const size_t *most = limits[*(const sl_cpu_level *)*state];
     for (size_t i = 0; i < 2 * 2 * SL_LANES; i++) {
         tile_case c = {.type = i % 2 ? SL_KV_TYPE_Q8_0 : SL_KV_TYPE_F16, .head_dim = 64, .n_queries = 1 + i / 2};
         check_buf tile = check_buf_new(sl_tile_bytes(c.type, 64), 64);
@@ -450,42 +455,28 @@ static void test_kv_pack(void **state)
     }
 }
 
-/* ---- which level fills which entry ---- */
-
-static void expect_level(int entry, sl_cpu_level level)
-{
-    if (level_kernels.level[entry] != level)
-        fail_msg("%s: filled by %s, expected %s", sl_kernel_name((size_t)entry),
-                 sl_cpu_level_name(level_kernels.level[entry]), sl_cpu_level_name(level));
-}
-
-static void test_filled_by(void **state)
-{
-    start_level(state);
-    sl_cpu_level level = *(const sl_cpu_level *)*state;
-    const int own[] = {SL_KERNEL_ENTRY_attn_tile_f16, SL_KERNEL_ENTRY_attn_tile_q8};
-    const int avx2[] = {SL_KERNEL_ENTRY_attn_segfold, SL_KERNEL_ENTRY_attn_finish, SL_KERNEL_ENTRY_attn_qpack_q8,
-                        SL_KERNEL_ENTRY_kv_pack_f16, SL_KERNEL_ENTRY_kv_pack_q8};
-    for (size_t i = 0; i < sizeof own / sizeof own[0]; i++) /* matrix units of bytes have no F16 */
-        expect_level(own[i], i == 0 && level == SL_CPU_LEVEL_AMX ? SL_CPU_LEVEL_AVX512 : level);
-    for (size_t i = 0; i < sizeof avx2 / sizeof avx2[0]; i++)
-        expect_level(avx2[i], SL_CPU_LEVEL_AVX2);
-    expect_level(SL_KERNEL_ENTRY_attn_qpack_f16, SL_CPU_LEVEL_REF);
-}
-
 int main(void)
 {
-    static sl_cpu_level avx2 = SL_CPU_LEVEL_AVX2, avxvnni = SL_CPU_LEVEL_AVXVNNI, avx512 = SL_CPU_LEVEL_AVX512;
-    static sl_cpu_level amx = SL_CPU_LEVEL_AMX;
-#define TEST_OF(name, level)                                                                                           \
-    {                                                                                                                  \
-#name " " #level, test_##name, NULL, NULL, &level                                                              \
+    enum { N_KINDS = 8, N_TESTS = N_KINDS * SL_CPU_LEVEL_COUNT };
+    static const struct {
+        const char *name;
+        CMUnitTestFunction run;
+    } kinds[N_KINDS] = {{"tile_f16", test_tile_f16},
+                        {"tile_q8", test_tile_q8},
+                        {"few_path_runs", test_few_path_runs},
+                        {"zero_maximum", test_zero_maximum},
+                        {"zero_output", test_zero_output},
+                        {"qpack", test_qpack},
+                        {"segfold_and_finish", test_segfold_and_finish},
+                        {"kv_pack", test_kv_pack}};
+    static sl_cpu_level levels[SL_CPU_LEVEL_COUNT];
+    static char names[N_TESTS][64];
+    static struct CMUnitTest tests[N_TESTS];
+    for (size_t i = N_KINDS; i < N_TESTS; i++) { /* the reference's places stay empty and are passed over */
+        levels[i / N_KINDS] = (sl_cpu_level)(i / N_KINDS);
+        snprintf(names[i], sizeof names[i], "%s %s", kinds[i % N_KINDS].name, sl_cpu_level_name(levels[i / N_KINDS]));
+        tests[i] = (struct CMUnitTest){names[i], kinds[i % N_KINDS].run, NULL, NULL, &levels[i / N_KINDS]};
     }
-#define TESTS_OF(level)                                                                                                \
-    TEST_OF(filled_by, level), TEST_OF(tile_f16, level), TEST_OF(tile_q8, level), TEST_OF(few_path_runs, level),       \
-        TEST_OF(zero_maximum, level), TEST_OF(zero_output, level), TEST_OF(qpack, level),                              \
-        TEST_OF(segfold_and_finish, level), TEST_OF(kv_pack, level)
-    const struct CMUnitTest tests[] = {TESTS_OF(avx2), TESTS_OF(avxvnni), TESTS_OF(avx512), TESTS_OF(amx)};
     sl_fpenv saved = sl_fpenv_enter();
     int failed = cmocka_run_group_tests_name("kernels_attn", tests, NULL, NULL);
     sl_fpenv_leave(saved);

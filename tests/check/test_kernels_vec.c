@@ -219,7 +219,7 @@ static void check_entry(void **state)
 int main(void)
 {
     cg_seed();
-    static const sl_cpu_level levels[] = {SL_CPU_LEVEL_AVX2, SL_CPU_LEVEL_AVX512};
+    static const sl_cpu_level levels[] = {SL_CPU_LEVEL_AVX2, SL_CPU_LEVEL_AVX512, SL_CPU_LEVEL_NEON};
     static const subject entries[] = {
         {SL_KERNEL_ENTRY_qrow, compare_qrow, 0},     {SL_KERNEL_ENTRY_rmsnorm, compare_rmsnorm, 0},
         {SL_KERNEL_ENTRY_rope_norm, compare_rope, 0}, {SL_KERNEL_ENTRY_silu_mul, compare_silu, 0},
@@ -227,7 +227,7 @@ int main(void)
         {SL_KERNEL_ENTRY_sumexp, compare_sumexp, 0}, {SL_KERNEL_ENTRY_argmax, compare_argmax, 0},
         {SL_KERNEL_ENTRY_finite, compare_finite, 0},
     };
-    enum { N_ENTRIES = sizeof entries / sizeof *entries, N_TESTS = N_ENTRIES * 2 };
+    enum { N_ENTRIES = sizeof entries / sizeof *entries, N_TESTS = N_ENTRIES * (sizeof levels / sizeof *levels) };
     static subject subjects[N_TESTS];
     static char names[N_TESTS][64];
     static struct CMUnitTest tests[N_TESTS];
