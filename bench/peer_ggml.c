@@ -340,15 +340,16 @@ static double compute(const bench_ggml *g, size_t way, size_t n)
     return sl_os_seconds() - start;
 }
 
-/* Each once to warm up, then twice (slow ones once), the better counting; the best is what is timed from now on. */
+/* Each once to warm up, then twice, the better counting (of slow ones the first); the best is what is timed from now
+ * on. */
 static void choose(bench_ggml *g)
 {
     double best = 0;
     for (size_t i = 0; i < g->n_ways; i++) {
         double least = compute(g, i, 1);
-        for (int k = 0; k < 2 && (k == 0 || least < 1); k++) {
+        for (int k = 0; k < 2 && least < 0.5; k++) {
             double seconds = compute(g, i, 1);
-            least = seconds < least ? seconds : least;
+            least = k == 0 || seconds < least ? seconds : least;
         }
         if (i == 0 || least < best) {
             g->best = i;
