@@ -51,3 +51,11 @@ foreach(name test_svg test_published)
   target_link_libraries(${name} PRIVATE sluice_bench)
 endforeach()
 sluice_test(unit test_plan common/gguf_build.c common/tiny_encode.c common/tiny_model.c)
+
+# The figures of docs/numerics.md: measures, tests nothing; built when asked for.
+add_executable(measure_numerics EXCLUDE_FROM_ALL numerics/measure_numerics.c numerics/measure_attention.c
+  numerics/measure_projections.c numerics/measure_vectors.c numerics/real_rows.c common/gguf_build.c
+  common/tiny_encode.c)
+target_link_libraries(measure_numerics PRIVATE sluice_core)
+target_include_directories(measure_numerics PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})
+set_target_properties(measure_numerics PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests/numerics)
