@@ -11,14 +11,14 @@
 #include <string.h>
 
 #include "kernel/amx.h"
+#include "kernel/gemm_avx512.h"
 
 enum {
     FEWEST_ROWS = 9, /* below, AVX-512 is as fast */
-    QUAD_ROWS = SL_GROUP / 4,
-    PLANE = AMX_ROW_BYTES,           /* one quad of sixteen outputs */
-    GROUP_VALUES = QUAD_ROWS * PLANE, /* as signed bytes */
-    AHEAD = 3,                        /* products that are started ahead */
-    CHUNK = 32                        /* groups that are decoded at a time; a multiple of 16 */
+    PLANE = GEMM_PLANE,
+    GROUP_VALUES = GEMM_QUADS * PLANE, /* as signed bytes */
+    AHEAD = 3,                         /* products that are started ahead */
+    CHUNK = 32                         /* groups that are decoded at a time; a multiple of 16 */
 };
 
 /* Sixteen accumulators, a row each. Each has a name, because gcc leaves an array of them in memory. */
@@ -46,34 +46,23 @@ typedef struct work {
     float scale[AMX_ROWS][CHUNK], minimum[AMX_ROWS][CHUNK]; /* minimum: scale * sum */
 } work;
 
-AMX_INLINE __m512 load_halves(const uint8_t *at)
-{
-    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)at));
-}
-
 /* Groups [0, n_groups) of a chunk to signed bytes (Q8_0: left where they are) and floats. */
-AMX_INLINE void panel_decode(panel *p, const uint8_t *groups, size_t group_bytes, sl_wtype type)
+AMX_INLINE void panel_decode(panel *p, const uint8_t *block, sl_wtype type)
 {
-    const bool nibbles = type != SL_WTYPE_Q8_0;
-    const size_t value_bytes = nibbles ? GROUP_VALUES / 2 : GROUP_VALUES;
-    const __m512i low = _mm512_set1_epi8(15), offset = _mm512_set1_epi8(type == SL_WTYPE_Q4_0 ? 8 : 0);
-    p->values = nibbles ? p->decoded : groups;
-    p->stride = nibbles ? GROUP_VALUES : group_bytes;
-    for (size_t g = 0; g < p->n_groups; g++, groups += group_bytes) {
-        uint8_t *out = p->decoded + g * GROUP_VALUES;
-        for (size_t i = 0; nibbles && i < QUAD_ROWS / 2; i++, out += 2 * PLANE) {
-            __m512i v = _mm512_loadu_si512(groups + i * PLANE);
-            __m512i even = _mm512_and_si512(v, low), odd = _mm512_and_si512(_mm512_srli_epi16(v, 4), low);
-            if (type == SL_WTYPE_Q4_0) {
-                even = _mm512_sub_epi8(even, offset);
-                odd = _mm512_sub_epi8(odd, offset);
-            }
-            _mm512_storeu_si512(out, even);
-            _mm512_storeu_si512(out + PLANE, odd);
+    const size_t block_groups = gemm_block_groups(type), block_bytes = gemm_block_bytes(type);
+    const size_t value_bytes = gemm_value_bytes(type);
+    const __m512i offset = _mm512_set1_epi8((char)gemm_offset(type));
+    p->values = type == SL_WTYPE_Q8_0 ? block : p->decoded;
+    p->stride = type == SL_WTYPE_Q8_0 ? block_bytes : GROUP_VALUES;
+    for (size_t b = 0; b < p->n_groups; b += block_groups, block += block_bytes) {
+        for (size_t g = 0; type != SL_WTYPE_Q8_0 && g < block_groups; g++) {
+            __m512i w[GEMM_QUADS];
+            gemm_values(w, block + g * value_bytes, type);
+            for (size_t i = 0; i < GEMM_QUADS; i++)
+                _mm512_store_si512(p->decoded + (b + g) * GROUP_VALUES + i * PLANE,
+                                   gemm_offset(type) == 0 ? w[i] : _mm512_sub_epi8(w[i], offset));
         }
-        _mm512_storeu_ps(p->d[g], load_halves(groups + value_bytes));
-        if (type == SL_WTYPE_Q4_1)
-            _mm512_storeu_ps(p->m[g], load_halves(groups + value_bytes + 2 * SL_PANEL));
+        gemm_scales_read((gemm_scales){p->d + b, p->m + b, NULL}, block + block_groups * value_bytes, type);
     }
 }
 
@@ -162,7 +151,7 @@ AMX_INLINE void panel_rows(float *out, size_t out_stride, const panel *p, const 
         start_next(p, in, &ahead);
     end_product(w, 0);
     for (size_t block = 0; block < in->n_blocks; block++, out += AMX_ROWS * out_stride) {
-        factors(w, in, block, p->n_groups, type == SL_WTYPE_Q4_1);
+        factors(w, in, block, p->n_groups, gemm_has_minimum(type));
 #define START(i) __m512 acc##i = first || i >= n_rows ? _mm512_setzero_ps() : _mm512_loadu_ps(out + i * out_stride);
 #define SCALE(i)                                                                                                       \
     acc##i = _mm512_fmadd_ps(_mm512_cvtepi32_ps(_mm512_loadu_si512(products[i])),                              \
@@ -178,7 +167,7 @@ AMX_INLINE void panel_rows(float *out, size_t out_stride, const panel *p, const 
             int32_t(*products)[SL_PANEL] = w->products[step % 2];
             const __m512 d = _mm512_loadu_ps(p->d[g]);
             EACH_ROW(SCALE)
-            if (type == SL_WTYPE_Q4_1) {
+            if (gemm_has_minimum(type)) {
                 const __m512 m = _mm512_loadu_ps(p->m[g]);
                 EACH_ROW(MINIMUM)
             }
@@ -198,9 +187,8 @@ AMX_INLINE void multiply(const sl_gemm_args *args, size_t first_row, size_t n_bl
     const amx_config config = {
         .palette = AMX_PALETTE,
         .row_bytes = {PLANE, PLANE, PLANE, PLANE, PLANE, PLANE, SL_GROUP, SL_GROUP},
-        .rows = {rows, rows, rows, rows, QUAD_ROWS, QUAD_ROWS, rows, rows}};
+        .rows = {rows, rows, rows, rows, GEMM_QUADS, GEMM_QUADS, rows, rows}};
     const size_t row_bytes = sl_wtype_row_bytes(type, args->n_in), n_groups = args->n_in / SL_GROUP;
-    const size_t group_bytes = sl_wtype_row_bytes(type, SL_GROUP) * SL_PANEL;
     const size_t end = args->first_out + args->n / SL_PANEL * SL_PANEL;
     const uint8_t *row = (const uint8_t *)args->qrows + first_row * sl_qrow_bytes(args->n_in);
     panel p;
@@ -217,7 +205,8 @@ AMX_INLINE void multiply(const sl_gemm_args *args, size_t first_row, size_t n_bl
                               .n_rows = n_rows};
             float *out = args->out + first_row * args->out_stride + o;
             p.n_groups = n_groups - g < CHUNK ? n_groups - g : CHUNK;
-            panel_decode(&p, (const uint8_t *)args->packed + o * row_bytes + g * group_bytes, group_bytes, type);
+            panel_decode(&p, (const uint8_t *)args->packed + o * row_bytes +
+                                 g / gemm_block_groups(type) * gemm_block_bytes(type), type);
             panel_rows(out, args->out_stride, &p, &in, &w, g == 0, type);
         }
     amx_release();
@@ -260,6 +249,26 @@ AMX void sl_gemm_q4_0_amx(const sl_gemm_args *args)
 AMX void sl_gemm_q4_1_amx(const sl_gemm_args *args)
 {
     gemm_panels(args, SL_WTYPE_Q4_1, sl_gemm_q4_1_avx512, sl_gemm_q4_1_ref);
+}
+
+AMX void sl_gemm_q5_0_amx(const sl_gemm_args *args)
+{
+    gemm_panels(args, SL_WTYPE_Q5_0, sl_gemm_q5_0_avx512, sl_gemm_q5_0_ref);
+}
+
+AMX void sl_gemm_q5_1_amx(const sl_gemm_args *args)
+{
+    gemm_panels(args, SL_WTYPE_Q5_1, sl_gemm_q5_1_avx512, sl_gemm_q5_1_ref);
+}
+
+AMX void sl_gemm_q4_k_amx(const sl_gemm_args *args)
+{
+    gemm_panels(args, SL_WTYPE_Q4_K, sl_gemm_q4_k_avx512, sl_gemm_q4_k_ref);
+}
+
+AMX void sl_gemm_q5_k_amx(const sl_gemm_args *args)
+{
+    gemm_panels(args, SL_WTYPE_Q5_K, sl_gemm_q5_k_avx512, sl_gemm_q5_k_ref);
 }
 
 #else

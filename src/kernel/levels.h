@@ -23,7 +23,7 @@
 
 #define SL_KERNELS_ATTN_AVX512(X) X(attn_tile_f16, sl_attn_tile_fn) X(attn_tile_q8, sl_attn_tile_fn)
 
-/* gemm_avx2.c, vec_avx2.c, gemm_avx512.c, vec_avx512.c */
+/* gemm_avx2.c, gemm_float_avx2.c, vec_avx2.c */
 #define SL_KERNELS_GEMM_AVX2(X)                                                                                        \
     X(qrow, sl_qrow_fn)                                                                                                \
     X(gemm_f32, sl_gemm_fn)                                                                                            \
@@ -41,7 +41,7 @@
     X(argmax, sl_argmax_fn)                                                                                            \
     X(finite, sl_finite_fn)
 
-/* gemm_avx2.c: the other quantised types */
+/* gemm_avx2.c, gemm_avx512.c: the other quantised types */
 #define SL_KERNELS_TYPES_AVX2(X)                                                                                       \
     X(gemm_q5_0, sl_gemm_fn)                                                                                           \
     X(gemm_q5_1, sl_gemm_fn)                                                                                           \
@@ -49,7 +49,8 @@
     X(gemm_q5_k, sl_gemm_fn)                                                                                           \
     X(gemm_q6_k, sl_gemm_fn)
 
-#define SL_KERNELS_GEMM_AVX512(X) SL_KERNELS_GEMM_AVX2(X) /* a version of each, too */
+/* gemm_avx512.c, gemm_avx512_float.c, vec_avx512.c: a version of each, too */
+#define SL_KERNELS_GEMM_AVX512(X) SL_KERNELS_GEMM_AVX2(X) SL_KERNELS_TYPES_AVX2(X)
 
 /* gemm_avxvnni.c */
 #define SL_KERNELS_GEMM_AVXVNNI(X)                                                                                     \
@@ -70,7 +71,11 @@
     X(attn_tile_q8, sl_attn_tile_fn)                                                                                   \
     X(gemm_q8_0, sl_gemm_fn)                                                                                           \
     X(gemm_q4_0, sl_gemm_fn)                                                                                           \
-    X(gemm_q4_1, sl_gemm_fn)
+    X(gemm_q4_1, sl_gemm_fn)                                                                                           \
+    X(gemm_q5_0, sl_gemm_fn)                                                                                           \
+    X(gemm_q5_1, sl_gemm_fn)                                                                                           \
+    X(gemm_q4_k, sl_gemm_fn)                                                                                           \
+    X(gemm_q5_k, sl_gemm_fn)
 
 #define SL_KERNELS_AVX2(X) SL_KERNELS_ATTN_AVX2(X) SL_KERNELS_GEMM_AVX2(X) SL_KERNELS_TYPES_AVX2(X)
 #define SL_KERNELS_AVX512(X) SL_KERNELS_ATTN_AVX512(X) SL_KERNELS_GEMM_AVX512(X)
