@@ -8,7 +8,8 @@
 #include "bench/rawfile.h"
 #include "platform/os.h"
 
-enum { MAX_ROUNDS = 32, DEFAULT_ROUNDS = 5, BUFFER_BYTES = 4 << 20, PAGE_BYTES = 4096, N_BEST = 3 };
+enum { MAX_ROUNDS = 32, DEFAULT_ROUNDS = 5, BUFFER_BYTES = 4 << 20, PAGE_BYTES = 4096, N_BEST = 3,
+       SMALL_BYTES = 64 << 20 };
 
 /* In the order of the rows. */
 typedef enum reader { OURS, PREAD_DIRECT, ONE_BUFFER, BUFFERED, MAPPED, FIO } reader;
@@ -52,8 +53,8 @@ static bool rate_of(const char *terse, double *rate)
     return *rate > 0;
 }
 
-/* sweep_s 0: the whole file once. */
-static sl_status run_fio(const flash *f, const fio_way *way, int sweep_s, double *rate, sl_err *err)
+/* sweep_ms 0: the whole file once. */
+static sl_status run_fio(const flash *f, const fio_way *way, int sweep_ms, double *rate, sl_err *err)
 {
     char path[64], file[96], size[48], depth[32], block[32], fixed[32], runtime[48], text[8192] = "";
     bench_rawfile_path(&f->direct, path, sizeof path);
@@ -62,13 +63,13 @@ static sl_status run_fio(const flash *f, const fio_way *way, int sweep_s, double
     snprintf(depth, sizeof depth, "--iodepth=%d", way->depth);
     snprintf(block, sizeof block, "--bs=%s", way->block);
     snprintf(fixed, sizeof fixed, "--fixedbufs=%d", way->fixed);
-    snprintf(runtime, sizeof runtime, "--runtime=%d", sweep_s ? sweep_s : 3600);
+    snprintf(runtime, sizeof runtime, "--runtime=%dms", sweep_ms ? sweep_ms : 3600000);
     /* glibc's malloc, where fio takes its buffers from, asks for big pages when told so; another C library ignores it.
      * The engine first: fixedbufs is an option of its own. */
     char *const argv[] = {"env", way->big ? "GLIBC_TUNABLES=glibc.malloc.hugetlb=1" : "GLIBC_TUNABLES=", "fio",
                           "--name=sluice", "--ioengine=io_uring", file, size, depth, block, fixed, runtime,
                           "--readonly", "--rw=read", "--direct=1", "--output-format=terse", "--terse-version=3",
-                          sweep_s ? "--time_based" : NULL, NULL};
+                          sweep_ms ? "--time_based" : NULL, NULL};
     sl_status status = bench_run_program(argv, text, sizeof text, err);
     if (status == SL_OK && !rate_of(text, rate))
         status = sl_err_set(err, SL_FAILED, "fio's output is not understood");
@@ -93,7 +94,8 @@ static bool has_fio(sl_err *err)
 }
 
 /* A second of each: depths and block sizes, plain and registered buffers (which an ordinary user may be refused), small
- * and big pages. The best few join the rounds: a second says little on a busy machine. */
+ * and big pages. The best few join the rounds: a second says little on a busy machine. Of a file that is read in less
+ * time than fio starts in, a few ways for a moment. */
 static sl_status sweep_fio(flash *f, sl_err *err)
 {
     static const struct {
@@ -104,12 +106,13 @@ static sl_status sweep_fio(flash *f, sl_err *err)
     if (!has_fio(err))
         return SL_REFUSED;
     sl_status status = SL_OK;
-    for (int i = 0; i < N_WAYS; i++) {
+    bool is_small = f->bytes < SMALL_BYTES;
+    for (int i = 0; i < N_WAYS; i += is_small ? 7 : 1) {
         fio_way way = {shapes[i / 4].depth, shapes[i / 4].block, i % 2 != 0, i / 2 % 2 != 0, 0};
         bench_progress(f->m, "sweeping fio", "runs", (uint64_t)i, N_WAYS);
         if (bench_stop(f->m))
             return bench_cancelled(err);
-        status = run_fio(f, &way, 1, &way.rate, err);
+        status = run_fio(f, &way, is_small ? 50 : 1000, &way.rate, err);
         if (status == SL_OK) {
             keep_best(f, way);
             f->n_ways++;
@@ -128,6 +131,8 @@ static sl_status choose_fio(flash *f, sl_err *err)
     size_t n = 0;
     while (n < N_BEST && f->best[n].rate > 0)
         n++;
+    if (f->bytes < SMALL_BYTES)
+        return SL_OK;
     for (size_t turn = 0; status == SL_OK && turn < TURNS; turn++)
         for (size_t i = 0; status == SL_OK && i < n; i++) {
             bench_progress(f->m, "choosing fio's way", "runs", turn * n + i, n * TURNS);

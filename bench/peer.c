@@ -190,22 +190,14 @@ bool bench_peer_start(bench_peer *peer, const char *folder, const bench_case_spe
         if (receive(peer, listener, &reply)) {
             memcpy(peer->name, reply.name, sizeof peer->name);
             memcpy(peer->way, reply.way, sizeof peer->way);
+            if (!reply.ok)
+                bench_peer_stop(peer);
             return reply.ok;
         }
         if (listener->stop && listener->stop(listener->arg))
             return false;
     }
     return false;
-}
-
-double bench_peer_time(bench_peer *peer, const sl_bench_listener *listener)
-{
-    bench_peer_reply reply;
-    char request = 't';
-    if (!peer->child || kill(peer->child, SIGCONT) != 0 || !move_all(peer->to, &request, 1, true) ||
-        !receive(peer, listener, &reply))
-        return -1;
-    return reply.seconds;
 }
 
 void bench_peer_stop(bench_peer *peer)
@@ -218,4 +210,26 @@ void bench_peer_stop(bench_peer *peer)
     close(peer->to);
     close(peer->from);
     peer->child = 0;
+}
+
+/* A child that has ended in the meantime is an answer, not a signal. */
+static bool ask(const bench_peer *peer)
+{
+    char request = 't';
+    void (*before)(int) = signal(SIGPIPE, SIG_IGN);
+    bool sent = move_all(peer->to, &request, 1, true);
+    signal(SIGPIPE, before);
+    return sent;
+}
+
+double bench_peer_time(bench_peer *peer, const sl_bench_listener *listener)
+{
+    bench_peer_reply reply;
+    if (!peer->child || kill(peer->child, SIGCONT) != 0)
+        return -1;
+    if (!ask(peer)) {
+        say_end(peer);
+        return -1;
+    }
+    return receive(peer, listener, &reply) ? reply.seconds : -1;
 }

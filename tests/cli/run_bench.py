@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 import xml.etree.ElementTree as ElementTree
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 KEYS = ["context_tokens", "mode", "kv_type", "rows", "end_to_end_s", "compute_s", "read_s", "wait_s", "floor_s",
@@ -234,7 +235,10 @@ def interrupted():
     argv = [program, "bench", "burst", "--tokens", "64K", "--rows", "256", "--repeat", "64", "--resident", "0",
             "--kv-dir", folder, "--trace", str(path)]
     child = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=surroundings())
-    time.sleep(4)
+    end = time.time() + 60
+    while not path.exists() and time.time() < end:  # the handler is there before the trace is
+        time.sleep(0.05)
+    time.sleep(1)
     child.send_signal(signal.SIGINT)
     try:
         _, text = child.communicate(timeout=60)
@@ -246,6 +250,119 @@ def interrupted():
     if not problems:
         json.loads(path.read_text())
     return report("Ctrl-C ends it and the trace", problems)
+
+
+KERNEL_QUICK = ["kernel", "--quick", "--threads", "1", "--repeat", "2", "--seconds", "0.002"]
+VECTORS = {"exp2", "sumexp", "argmax", "finite", "add", "silu_mul", "rmsnorm", "rope_norm", "qrow", "kv_pack_f16",
+           "kv_pack_q8"}
+
+
+def kernels():
+    """Every group has its rows, and what was measured fits together."""
+    done = bench(*KERNEL_QUICK, "--peer", "none", "--json")
+    problems = wrong(done)
+    rows = [] if problems else rows_of(done)
+    found = {group: [r for r in rows if r["group"] == group] for group in ("peak", "attention", "projection", "vector")}
+    if not problems:
+        if {r["name"] for r in found["vector"]} != VECTORS:
+            problems.append(f"vectors: {[r['name'] for r in found['vector']]}")
+        if {(r["type"], r["rows"]) for r in found["attention"]} != {(t, n) for t in ("q8_0", "f16") for n in (1, 64)}:
+            problems.append(f"attention: {found['attention']}")
+        types = {r["type"] for r in found["projection"]}
+        if not {"f32", "f16", "bf16", "q8_0", "q4_0", "q4_1"} <= types or len(found["projection"]) != 2 * len(types):
+            problems.append(f"projections of {sorted(types)}")
+        if not {"memory read", "cache read"} <= {r["name"] for r in found["peak"]}:
+            problems.append(f"peaks: {[r['name'] for r in found['peak']]}")
+    for r in found["attention"]:
+        operations = 4 * r["rows"] * r["heads"] * r["head_dim"] * r["keys"]
+        if abs(r["gops"] * 1e9 * r["seconds"] / operations - 1) > 1e-6:
+            problems.append(f"{r['gops']} Gop/s in {r['seconds']} s")
+    for r in found["attention"] + found["projection"] + found["vector"]:
+        if not 0 < r["min_s"] <= r["seconds"] <= r["max_s"] or not r["memory_peak_gb_per_s"] > 0 or r["peer"]:
+            problems.append(f"figures of {r}")
+        if not r["share"] > 0 or r["bound"] not in (r["compute_bound"], r["memory_bound"]):
+            problems.append(f"share of {r}")
+    report("kernels beside the machine's peaks", problems)
+
+
+def kernel_forms():
+    small = [*KERNEL_QUICK, "--only", "vectors", "--peer", "none"]
+    as_csv, as_json, lowest = bench(*small, "--csv"), bench(*small, "--json"), bench(*small, "--json", "--level", "ref")
+    problems = wrong(as_csv) + wrong(as_json) + wrong(lowest)
+    if not problems:
+        table = list(csv.DictReader(io.StringIO(as_csv.stdout)))
+        if list(table[0]) != list(rows_of(as_json)[0]) or len(table) != len(VECTORS):
+            problems.append("other columns or rows than JSON's")
+        if {r["level"] for r in rows_of(lowest)} != {"ref"}:
+            problems.append("--level ref was not taken")
+    done = bench(*KERNEL_QUICK, "--only", "projections", "--type", "Q8_0", "--rows", "3", "--peer", "none")
+    problems += wrong(done)
+    if len(done.stdout.split("\n")) != 4 or "q8_0" not in done.stdout:
+        problems.append(f"one case: {done.stdout}")
+    report("kernels as CSV, as a table, of a lower level", problems)
+
+
+# A library with ggml's names that computes nothing: a call takes a millisecond, or ends the process.
+STAND_IN = """
+#define _DEFAULT_SOURCE
+#include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <unistd.h>
+typedef struct { size_t bytes; void *memory; bool has_no_data; } params;
+static void *any(void) { return calloc(1, 16); }
+void *ggml_init(params p) { (void)p; return any(); }
+void *ggml_new_tensor_2d(void *c, int t, int64_t a, int64_t b) { (void)c; (void)t; return calloc((size_t)(a * b), 4); }
+void *ggml_new_tensor_3d(void *c, int t, int64_t a, int64_t b, int64_t d) { return ggml_new_tensor_2d(c, t, a, b * d); }
+void *ggml_view_3d(void *c, void *x) { (void)c; return x; }
+void *ggml_get_data(void *x) { return x; }
+size_t ggml_nbytes(void *x) { (void)x; return 1; }
+size_t ggml_row_size(int t, int64_t n) { (void)t; return (size_t)n * 4; }
+size_t ggml_quantize_chunk(void) { return 0; }
+void *ggml_mul_mat(void) { return any(); }
+void *ggml_flash_attn_ext(void) { return any(); }
+void *ggml_new_graph_custom(void) { return any(); }
+void ggml_build_forward_expand(void) {}
+void *ggml_backend_cpu_init(void) { return any(); }
+void ggml_backend_cpu_set_n_threads(void *b, int n) { (void)b; (void)n; }
+#ifndef INCOMPLETE
+int ggml_backend_graph_compute(void) {
+#ifdef CRASHING
+    raise(SIGILL);
+#endif
+    return usleep(1000);
+}
+#endif
+"""
+
+
+def kernel_peers():
+    """Peers that work, crash, lack a function or are not there; what is ours is measured in any case."""
+    base, problems = Path(folder).parent, []
+    cases = {"working": "", "crashing": "ended by signal 4", "incomplete": "has no ggml_backend_graph_compute",
+             "absent": "cannot open shared object"}
+    for name in list(cases)[:3]:
+        (base / name).mkdir()
+        source = base / f"{name}.c"
+        source.write_text(STAND_IN)
+        subprocess.run(["cc", "-shared", "-fPIC", f"-D{name.upper()}", "-o", str(base / name / "libggml.so"),
+                        str(source)], check=True)
+    for only, shape in (("attention", ["--keys", "256"]), ("projections", ["--rows", "1"])):
+        peers = [word for name in cases for word in ("--peer", str(base / name))]
+        done = bench(*KERNEL_QUICK, "--only", only, "--type", "q8_0", *shape, *peers, "--json")
+        problems += wrong(done)
+        rows = [] if problems else rows_of(done)
+        if len(rows) % len(cases) != 0 or not rows:
+            problems.append(f"{len(rows)} rows for {len(cases)} peers")
+        for row, (name, words) in zip(rows, cases.items()):
+            if not row["seconds"] > 0 or words not in (row["peer_way"] or ""):
+                problems.append(f"{name}: {row['peer_way']}")
+            if (row["ratio"] is not None) != (name == "working"):
+                problems.append(f"{name}: ratio {row['ratio']}")
+            if name == "working" and not row["peer_s"] >= 0.001:
+                problems.append(f"a call of a millisecond took {row['peer_s']} s")
+    report("peers of every kind", problems)
 
 
 def refusals():
@@ -266,7 +383,13 @@ def refusals():
         (["burst", *SMALL, "--tokens", "4K", "--trace", "/dev/full"], 1, "/dev/full"),
         (["burst", *SMALL, "--tokens", "4K", "--trace", pipe], 1, pipe),
         (["prefil"], 2, "did you mean 'prefill'"),
-        ([], 2, "flash, burst or prefill"),
+        ([], 2, "flash, burst, prefill or kernel"),
+        (["kernel", "--heads", "32/5"], 2, "--heads: '32/5'"),
+        (["kernel", "--heads", "32"], 2, "--heads: '32'"),
+        (["kernel", "--level", "mmx"], 2, "unknown level"),
+        (["kernel", "--threads", "0"], 2, "--threads"),
+        (["kernel", "--only", "norms"], 2, "--only"),
+        (["kernel", "--csv", "--json"], 2, "one form at a time"),
     ]
     problems = []
     for words, code, text in cases:
@@ -286,8 +409,12 @@ def main():
     with tempfile.TemporaryDirectory(dir=os.environ.get("SLUICE_TEST_DIR", "/var/tmp")) as scratch:
         folder = str(Path(scratch, "kv"))
         os.mkdir(folder)
-        for case in (burst_rows, resident, prefill, csv_columns, sweep, table, capped, mapped, flash, trace, interrupted,
-                     refusals):
+        # One needs the processors, the other mostly waits for fio; the rest looks at times.
+        with ThreadPoolExecutor(2) as pool:
+            for done in [pool.submit(case) for case in (table, flash)]:
+                done.result()
+        for case in (burst_rows, resident, prefill, csv_columns, sweep, capped, mapped, trace, interrupted, kernels,
+                     kernel_forms, kernel_peers, refusals):
             case()
         report("nothing is left behind", os.listdir(folder))
     return 1 if failed else 0
