@@ -13,8 +13,8 @@
 /* Most queries of a call's last block that take this path. AVX2: where bench/bench_attn.c sees the two paths meet.
  * AVX-512: by counting instructions. AMX: measured, where AVX-512's path for few and AMX meet. */
 enum { SL_FEW_AVX2_F16 = 8, SL_FEW_AVX2_Q8 = 4, SL_FEW_AVXVNNI_Q8 = 4, SL_FEW_AVX512_F16 = 4, SL_FEW_AVX512_Q8 = 6, SL_FEW_AMX_Q8 = 3 };
-/* NEON: by counting instructions; four queries fill a vector of the other path. */
-enum { SL_FEW_NEON_F16 = 3, SL_FEW_NEON_Q8 = 3 };
+/* NEON, I8MM: by counting instructions; four queries fill a vector of the other path. */
+enum { SL_FEW_NEON_F16 = 3, SL_FEW_NEON_Q8 = 3, SL_FEW_I8MM_Q8 = 2 };
 
 /* How many of n queries take it: all of the last block or none. */
 static inline size_t sl_attn_few(size_t n, size_t most)

@@ -108,8 +108,11 @@
 
 #define SL_KERNELS_NEON(X) SL_KERNELS_ATTN_NEON(X) SL_KERNELS_GEMM_NEON(X) SL_KERNELS_VEC_NEON(X)
 
-/* i8mm: what int8 matrix products change */
-#define SL_KERNELS_I8MM(X)
+/* attn_i8mm.c, gemm_i8mm.c: what int8 matrix products change */
+#define SL_KERNELS_I8MM(X)                                                                                             \
+    X(attn_tile_q8, sl_attn_tile_fn) X(gemm_q8_0, sl_gemm_fn) X(gemm_q4_0, sl_gemm_fn) X(gemm_q4_1, sl_gemm_fn)        \
+    X(gemm_q5_0, sl_gemm_fn) X(gemm_q5_1, sl_gemm_fn) X(gemm_q4_k, sl_gemm_fn) X(gemm_q5_k, sl_gemm_fn)                \
+    X(gemm_q6_k, sl_gemm_fn)
 
 #if defined(SLUICE_HAVE_SME) /* set by the build where the compiler knows SME */
 /* attn_sme.c, gemm_sme.c */

@@ -242,8 +242,8 @@ static void test_few_path_runs(void **state)
         [SL_CPU_LEVEL_AVX512] = {SL_FEW_AVX512_F16, SL_FEW_AVX512_Q8},
         [SL_CPU_LEVEL_AMX] = {SL_FEW_AVX512_F16, SL_FEW_AMX_Q8},
         [SL_CPU_LEVEL_NEON] = {SL_FEW_NEON_F16, SL_FEW_NEON_Q8},
-        [SL_CPU_LEVEL_I8MM] = {SL_FEW_NEON_F16, SL_FEW_NEON_Q8},
-        [SL_CPU_LEVEL_SME] = {SL_FEW_NEON_F16, SL_FEW_NEON_Q8},
+        [SL_CPU_LEVEL_I8MM] = {SL_FEW_NEON_F16, SL_FEW_I8MM_Q8},
+        [SL_CPU_LEVEL_SME] = {SL_FEW_NEON_F16, SL_FEW_I8MM_Q8},
     };
     const size_t *most = limits[*(const sl_cpu_level *)*state];
     for (size_t i = 0; i < 2 * 2 * SL_LANES; i++) {
