@@ -49,7 +49,7 @@
     X(gemm_q5_k, sl_gemm_fn)                                                                                           \
     X(gemm_q6_k, sl_gemm_fn)
 
-/* gemm_avx512.c, gemm_avx512_float.c, vec_avx512.c: a version of each, too */
+/* gemm_avx512.c, gemm_float_avx512.c, vec_avx512.c: a version of each, too */
 #define SL_KERNELS_GEMM_AVX512(X) SL_KERNELS_GEMM_AVX2(X) SL_KERNELS_TYPES_AVX2(X)
 
 /* gemm_avxvnni.c */

@@ -1,5 +1,6 @@
-/* Projections of F32, F16 and BF16 weights for AVX-512: the bits of gemm_ref.c. Lanes are k mod 16, one vector an output
- * and row. */
+/* Projections of F32, F16 and BF16 weights for AVX-512: the bits of gemm_ref.c. Lanes are k mod 16, one vector an
+ * output and row.
+ * An inlined helper takes more than six parameters where they are what its caller's loops hold. */
 #include "kernel/levels.h"
 
 #if defined(__x86_64__)
