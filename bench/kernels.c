@@ -16,6 +16,7 @@ enum {
     QUICK_KEYS = 4 << 10,
     MODEL_WIDTH = 4096, /* of the projections */
     QUICK_WIDTH = 1024,
+    ROWS_TOGETHER = 64, /* of weights: whole panels here, whole tiles in a peer */
     PROBE_SHARE = 5     /* a probe takes a part in so many of a timing */
 };
 
@@ -330,7 +331,8 @@ static void list_projections(const bench_run *run, bench_case_spec spec, case_li
             spec.wtype = (sl_wtype)type;
             spec.rows = o->rows[r];
             size_t row_bytes = sl_wtype_row_bytes(spec.wtype, spec.n_in);
-            spec.n_out = spec.rows < 16 && !o->quick ? run->block_bytes / row_bytes / SL_PANEL * SL_PANEL : spec.n_in;
+            bool is_large = spec.rows < 16 && !o->quick;
+            spec.n_out = is_large ? run->block_bytes / row_bytes / ROWS_TOGETHER * ROWS_TOGETHER : spec.n_in;
             add_case(list, &spec);
         }
 }

@@ -2,10 +2,12 @@
 """Runs `sluice bench` and keeps what it measured.
 
   tools/bench.py BUILD quick|full|mmap [OUT.csv]
+  tools/bench.py BUILD kernel [OUT.csv [OPTION..]]
 
 quick: 64K tokens, a file of 256 MiB. full: the published table, 128K and 1M tokens, a file of 4 GiB, five rounds.
 mmap: a pass over a mapped file against a streamed one, both inside a memory cgroup of 512 MiB (needs the right to make
-one). SLUICE_KV_DIR says where the caches go. OUT defaults to bench/<machine>.csv: one line a figure, with the command
+one). kernel: kernels beside the machine's peaks and, where one is found or SLUICE_PEER names it, a ggml library.
+SLUICE_KV_DIR says where the caches go. OUT defaults to bench/<machine>.csv: one line a figure, with the command
 that repeats it; ratios are of medians of one run.
 """
 import csv
@@ -74,6 +76,30 @@ def lines_of(words, rows):
         slower = max(row["read_s"], row["compute_s"])
         if slower > 0:
             yield [command, what, "end to end / max(read, compute)", row["end_to_end_s"] / slower, None, None]
+
+
+def kernel_lines(words, rows):
+    """The peer's figures behind ours: a case with two peers is one case."""
+    shown = ["FOLDER" if before == "--peer" else word for before, word in zip(["", *words], words)]
+    command, done = "sluice bench " + " ".join(shown), set()
+    for row in rows or []:
+        shape = {"attention": f"{row['heads']}/{row['kv_heads']} heads of {row['head_dim']}, {row['keys']} keys, "
+                              f"{row['rows']} rows",
+                 "projection": f"{row['n_out']} x {row['n_in']}, {row['rows']} rows"}.get(row["group"], "")
+        what = " ".join(filter(None, (row["name"], row["type"], row["level"], shape, f"{row['threads']} threads")))
+        if row["group"] == "peak":
+            yield [command, what, "1e9 a second", row["share"], row["min_share"], row["max_share"]]
+            continue
+        if what not in done:
+            done.add(what)
+            yield [command, what, "seconds", row["seconds"], row["min_s"], row["max_s"]]
+            yield [command, what, f"share of {row['bound']}", row["share"], row["min_share"], row["max_share"]]
+            yield [command, what, "share of memory read", row["memory_share"], None, None]
+            yield [command, what, f"{row['compute_bound']} peak", row["compute_peak_gops"], None, None]
+            yield [command, what, "memory peak GB/s", row["memory_peak_gb_per_s"], None, None]
+        peer = f"{row['peer']}: {row['peer_way']}"
+        yield [command, what, f"seconds of {peer}", row["peer_s"], row["peer_min_s"], row["peer_max_s"]]
+        yield [command, what, f"ratio to {peer}", row["ratio"], row["min_ratio"], row["max_ratio"]]
 
 
 def work(mode):
@@ -156,16 +182,21 @@ def write(path, about, lines):
 
 
 def main():
-    if len(sys.argv) < 3 or sys.argv[2] not in ("quick", "full", "mmap"):
+    if len(sys.argv) < 3 or sys.argv[2] not in ("quick", "full", "mmap", "kernel"):
         print(__doc__, file=sys.stderr)
         return 2
     program, mode = str(Path(sys.argv[1], "sluice").resolve()), sys.argv[2]
     folder = os.environ.get("SLUICE_KV_DIR") or "/var/tmp"
     about = machine(folder)
     name = re.sub(r"[^a-z0-9]+", "-", f"{about['cpu']}-{about['processors']}".lower()).strip("-")
-    out = sys.argv[3] if len(sys.argv) > 3 else f"bench/{name}{'-mmap' if mode == 'mmap' else ''}.csv"
+    suffix = {"mmap": "-mmap", "kernel": "-kernels"}.get(mode, "")
+    out = sys.argv[3] if len(sys.argv) > 3 else f"bench/{name}{suffix}.csv"
 
     def lines():
+        if mode == "kernel":
+            words = ["kernel", *sys.argv[4:]]
+            yield from kernel_lines(words, run(program, words))
+            return
         for words in work(mode) if mode != "mmap" else []:
             yield from lines_of(words, run(program, words))
         if mode != "quick":
