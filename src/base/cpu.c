@@ -1,5 +1,6 @@
 #include "base/cpu.h"
 
+#include <stdint.h>
 #include <string.h>
 
 #if defined(__aarch64__)
@@ -61,6 +62,16 @@ static bool has_feature(const feature *f)
 {
     (void)f;
     return false;
+}
+#endif
+
+#if defined(SLUICE_HAVE_SME)
+/* Length of a vector in streaming mode; allowed outside it. "rdsvl x0, #1", in numbers for assemblers without SME. */
+static uint64_t sme_bytes(void)
+{
+    register uint64_t bytes __asm__("x0");
+    __asm__(".inst 0x04bf5820" : "=r"(bytes));
+    return bytes;
 }
 #endif
 #endif
@@ -138,8 +149,10 @@ bool sl_cpu_has(sl_cpu_level level)
         return has_feature(&DOT_PRODUCT);
     case SL_CPU_LEVEL_I8MM:
         return sl_cpu_has(SL_CPU_LEVEL_NEON) && has_feature(&INT8_MATRIX);
+#if defined(SLUICE_HAVE_SME)
     case SL_CPU_LEVEL_SME:
-        return sl_cpu_has(SL_CPU_LEVEL_I8MM) && has_feature(&SME) && has_feature(&SME_INT8);
+        return sl_cpu_has(SL_CPU_LEVEL_I8MM) && has_feature(&SME) && has_feature(&SME_INT8) && sme_bytes() == 64;
+#endif
 #endif
     default:
         return false;

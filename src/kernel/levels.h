@@ -116,7 +116,10 @@
 
 #if defined(SLUICE_HAVE_SME) /* set by the build where the compiler knows SME */
 /* attn_sme.c, gemm_sme.c */
-#define SL_KERNELS_SME(X)
+#define SL_KERNELS_SME(X)                                                                                              \
+    X(attn_tile_q8, sl_attn_tile_fn) X(gemm_q8_0, sl_gemm_fn) X(gemm_q4_0, sl_gemm_fn) X(gemm_q4_1, sl_gemm_fn)        \
+    X(gemm_q5_0, sl_gemm_fn) X(gemm_q5_1, sl_gemm_fn) X(gemm_q4_k, sl_gemm_fn) X(gemm_q5_k, sl_gemm_fn)                \
+    X(gemm_q6_k, sl_gemm_fn)
 #else
 #define SL_KERNELS_SME(X)
 #endif
