@@ -230,8 +230,61 @@ static void add_real(const sl_kernels *kernels, sl_kv_type type, const real_rows
         }
 }
 
+/* K and V as stored, against what was given: the error is the rounding to the stored type. */
+static void add_stored(const sl_kernels *kernels, measure_attn *a, measure_sum *sum)
+{
+    double stored[SL_MAX_HEAD_DIM], given[SL_MAX_HEAD_DIM], bound[SL_MAX_HEAD_DIM], scale;
+    float got[SL_MAX_HEAD_DIM];
+    a->tiles = new_aligned((a->n_keys + SL_TILE - 1) / SL_TILE * sl_tile_bytes(a->type, a->head_dim));
+    for (size_t n = 0; n * SL_TILE < a->n_keys; n++)
+        store_tile(kernels, a, n, a->tiles + n * sl_tile_bytes(a->type, a->head_dim));
+    for (size_t key = 0; key < a->n_keys; key++)
+        for (int is_v = 0; is_v < 2; is_v++) {
+            for (size_t d = 0; d < a->head_dim; d++) {
+                stored[d] = element(a, is_v, key, d, &scale);
+                got[d] = (float)stored[d]; /* exact: 11 bits by 7 */
+                given[d] = (double)(is_v ? a->v : a->k)[key * a->kv_stride + d];
+                bound[d] = a->type == SL_KV_TYPE_F16 ? fmax(0x1p-11 * fabs(given[d]), 0x1p-25)
+                                                     : scale * (0.5 + 0x1p-15 + 127 * 0x1p-11) * (1 + 0x1p-10) + 0x1p-18;
+            }
+            measure_add(sum, got, given, NULL, bound, a->head_dim);
+        }
+    free(a->tiles);
+    a->tiles = NULL;
+}
+
+static void measure_stored(const sl_kernels *kernels, const real_rows *real)
+{
+    enum { KEYS = 1024, D = 64 };
+    static const char *const names[] = {"K and V rows, F16", "K and V rows, Q8_0"};
+    static float k[KEYS][D], v[KEYS][D];
+    for (int q8 = 0; q8 < 2; q8++)
+        for (int set = 0; set < MEASURE_SET_COUNT; set++) {
+            measure_attn a = {.type = q8 ? SL_KV_TYPE_Q8_0 : SL_KV_TYPE_F16, .head_dim = D, .n_keys = KEYS,
+                              .kv_stride = D, .k = k[0], .v = v[0]};
+            measure_sum sum = {0};
+            if (set != MEASURE_SET_REAL) {
+                measure_fill(k[0], KEYS, D, (measure_set)set, 31);
+                measure_fill(v[0], KEYS, D, (measure_set)set, 32);
+                add_stored(kernels, &a, &sum);
+            }
+            for (size_t n = 0; n < REAL_LAYERS && set == MEASURE_SET_REAL && real; n++) {
+                const sl_hparams *hp = &real->weights->hp;
+                a.n_keys = real->n * hp->n_kv_heads; /* heads lie behind each other */
+                a.head_dim = a.kv_stride = hp->head_dim;
+                a.k = real->layers[n].k;
+                a.v = real->layers[n].v;
+                if (a.type == SL_KV_TYPE_F16 || a.head_dim % SL_GROUP == 0)
+                    add_stored(kernels, &a, &sum);
+            }
+            if (sum.size2 > 0.0)
+                measure_print(names[q8], measure_set_name((measure_set)set), &sum);
+        }
+}
+
 void measure_attention(const sl_kernels *kernels, const real_rows *real)
 {
+    measure_stored(kernels, real);
     static const struct {
         const char *name;
         measure_set sets[2]; /* of Q; of K and V */
