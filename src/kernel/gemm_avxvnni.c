@@ -9,218 +9,309 @@
 
 #if defined(__x86_64__)
 
-#include <string.h>
+#include <stdalign.h>
 
 #include "kernel/avxvnni.h"
-#include "kernel/gemm_panels.h"
-
-#ifndef GEMM_ROWS
-#define GEMM_ROWS 6
-#endif
+#include "kernel/gemm_quads.h"
 
 enum {
     HALF = SL_HALF_PANEL,
-    ROWS = GEMM_ROWS, /* share the loads of a group's weights */
-    PLANE = 4 * SL_PANEL,
-    Q8_VALUES = 8 * PLANE,
-    Q8_BYTES = Q8_VALUES + 2 * SL_PANEL,
-    PREFETCH_BYTES = 2048,
-    ROUND_BITS = 0x4b400000 /* 1.5 * 2^23 */
+    ROWS = 4, /* share the loads of a group's weights */
+    PART = 4, /* quads: half a group's elements */
+    ROUND_BITS = 0x4b400000
 };
 
-#define ROUND 12582912.0f
-
-/* What differs between the types. */
-typedef struct product_kind {
-    float offset; /* left in w */
-    bool packed;  /* Q8_0: bytes as they lie in the matrix */
-    bool minimum, subscales;
-} product_kind;
+#define ROUND 12582912.0f /* 1.5 * 2^23 */
 
 /* The rows of a register block. */
 typedef struct row_block {
-    const uint8_t *row; /* the first */
-    const sl_panel_rows *in;
-    size_t n;
+    const uint8_t *row[ROWS];
+    size_t n; /* a constant where it is used */
 } row_block;
 
-AVXVNNI_INLINE __m256 scale_of(const row_block *b, size_t r, size_t g)
+AVXVNNI_INLINE row_block rows_from(const sl_panel_rows *in, size_t first, size_t n)
 {
-    return _mm256_broadcast_ss((const float *)(const void *)(b->row + r * b->in->stride) + g);
+    row_block b = {.n = n};
+    for (size_t r = 0; r < n; r++)
+        b.row[r] = in->rows + (first + r) * in->stride;
+    return b;
 }
 
-AVXVNNI_INLINE __m256 sum_of(const row_block *b, size_t r, size_t g)
+AVXVNNI_INLINE __m256i add_products(__m256i dot, __m256i w, __m256i q, sl_packing p)
 {
-    return _mm256_broadcast_ss((const float *)(const void *)(b->row + r * b->in->stride + b->in->sum_off) + g);
+    if (!p.subscales)
+        return _mm256_dpbusd_avx_epi32(dot, w, q);
+    return _mm256_dpbusd_avx_epi32(dot, _mm256_xor_si256(q, _mm256_set1_epi8(-128)), w);
 }
 
-AVXVNNI_INLINE __m256i broadcast_quad(const row_block *b, size_t r, size_t g, size_t quad)
+/* What turns a sum into a float when it is subtracted. */
+AVXVNNI_INLINE __m256 subtrahend(__m256 sum, float offset)
 {
-    int32_t value;
-    memcpy(&value, b->row + r * b->in->stride + b->in->q_off + g * SL_GROUP + 4 * quad, sizeof value);
-    return _mm256_set1_epi32(value);
+    const __m256 round = _mm256_set1_ps(ROUND);
+    return offset == 0.0f ? round : _mm256_fmadd_ps(sum, _mm256_set1_ps(offset), round);
 }
 
-AVXVNNI_INLINE __m256i load_256(const void *at)
+AVXVNNI_INLINE __m256 float_of(__m256i dot, __m256 less)
 {
-    return _mm256_loadu_si256((const __m256i *)at);
+    return _mm256_sub_ps(_mm256_castsi256_ps(dot), less);
 }
 
-/* A group's values and scales, decoded or packed. */
-typedef struct group_at {
-    const uint8_t *values; /* quads of PLANE bytes */
-    const sl_panel_group *decoded;
-} group_at;
-
-AVXVNNI_INLINE __m256i quad_of(const group_at *at, size_t quad, size_t h, product_kind kind)
+/* The sum of a Q6_K group from those of its halves. The first is added to +0: a product of -0 must not stay. */
+AVXVNNI_INLINE __m256 float_of_parts(__m256i dot0, __m256i dot1, __m256 sub0, __m256 sub1)
 {
-    __m256i w = load_256(at->values + quad * PLANE + h * 4 * HALF);
-    return kind.packed ? _mm256_xor_si256(w, _mm256_set1_epi8(-128)) : w;
+    const __m256 round = _mm256_set1_ps(ROUND);
+    return _mm256_fmadd_ps(float_of(dot1, round), sub1, _mm256_fmadd_ps(float_of(dot0, round), sub0, _mm256_setzero_ps()));
 }
 
-AVXVNNI_INLINE __m256 ws_of(const group_at *at, size_t h, product_kind kind)
+/* acc[half h] += the product of a group. */
+AVXVNNI_INLINE void fold(float *acc, __m256 value, __m256 ws, const float *mw, __m256 scale, __m256 sum, sl_packing p)
 {
-    if (!kind.packed)
-        return _mm256_load_ps(at->decoded->ws[h]);
-    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)(at->values + Q8_VALUES + h * 2 * HALF)));
+    __m256 to = _mm256_fmadd_ps(value, _mm256_mul_ps(ws, scale), _mm256_load_ps(acc));
+    if (p.minimum)
+        to = _mm256_fmadd_ps(_mm256_load_ps(mw), _mm256_mul_ps(scale, sum), to);
+    _mm256_store_ps(acc, to);
 }
 
-/* dot += quads [first, first + n), lane by lane. Compilers may not reorder across the empty statement: the sums would no
- * longer fit the registers. */
-AVXVNNI_INLINE void add_quads(__m256i dot[ROWS][2], const group_at *at, const row_block *b, size_t g, size_t first,
-                              size_t n, product_kind kind)
+AVXVNNI_INLINE void start_at(__m256i dot[ROWS][2], size_t n, __m256i start0, __m256i start1)
 {
-    for (size_t i = first; i < first + n; i++) {
-        __m256i w0 = quad_of(at, i, 0, kind), w1 = quad_of(at, i, 1, kind);
-        for (size_t r = 0; r < b->n; r++) {
-            __m256i q = broadcast_quad(b, r, g, i);
-            if (kind.subscales) {
-                q = _mm256_xor_si256(q, _mm256_set1_epi8(-128));
-                dot[r][0] = _mm256_dpbusd_avx_epi32(dot[r][0], q, w0);
-                dot[r][1] = _mm256_dpbusd_avx_epi32(dot[r][1], q, w1);
-            } else {
-                dot[r][0] = _mm256_dpbusd_avx_epi32(dot[r][0], w0, q);
-                dot[r][1] = _mm256_dpbusd_avx_epi32(dot[r][1], w1, q);
-            }
-            __asm__("" : "+x"(dot[r][0]), "+x"(dot[r][1]));
-        }
+    for (size_t r = 0; r < n; r++) {
+        dot[r][0] = _mm256_add_epi32(start0, _mm256_set1_epi32(ROUND_BITS));
+        dot[r][1] = _mm256_add_epi32(start1, _mm256_set1_epi32(ROUND_BITS));
     }
 }
 
-AVXVNNI_INLINE void start_sums(__m256i dot[ROWS][2], size_t n, const __m256i start[2])
+/* One quad for each row. Compilers would reorder these sums until they no longer fit the registers; not across the empty
+ * statement. Hence a step a call, too: a loop might not be unrolled. */
+AVXVNNI_INLINE void add_quad(__m256i dot[ROWS][2], __m256i w0, __m256i w1, const row_block *b, size_t q_off,
+                             sl_packing p)
 {
-    for (size_t r = 0; r < n; r++)
-        for (size_t h = 0; h < 2; h++)
-            dot[r][h] = start[h];
+    for (size_t r = 0; r < b->n; r++) {
+        __m256i q = sl_broadcast_quad(b->row[r] + q_off);
+        dot[r][0] = add_products(dot[r][0], w0, q, p);
+        dot[r][1] = add_products(dot[r][1], w1, q, p);
+        __asm__("" : "+x"(dot[r][0]), "+x"(dot[r][1]));
+    }
 }
 
-/* The sum of a half of a Q6_K group, as float. */
-AVXVNNI_INLINE __m256 sum_as_float(__m256i dot)
+/* ------------------------------------------------------------------------------------------------------------
+ * Decoded blocks: many rows. */
+
+/* Half of a group's elements. */
+AVXVNNI_INLINE void add_part(__m256i dot[ROWS][2], const uint8_t (*w)[2][SL_HALF_BYTES], const row_block *b,
+                             size_t q_off, sl_packing p)
 {
-    return _mm256_sub_ps(_mm256_castsi256_ps(dot), _mm256_set1_ps(ROUND));
+    add_quad(dot, sl_load_256(w[0][0]), sl_load_256(w[0][1]), b, q_off, p);
+    add_quad(dot, sl_load_256(w[1][0]), sl_load_256(w[1][1]), b, q_off + 4, p);
+    add_quad(dot, sl_load_256(w[2][0]), sl_load_256(w[2][1]), b, q_off + 8, p);
+    add_quad(dot, sl_load_256(w[3][0]), sl_load_256(w[3][1]), b, q_off + 12, p);
 }
 
-/* value[r][h], +0 before = the exact product of a group. */
-AVXVNNI_INLINE void group_products(__m256 value[ROWS][2], const group_at *at, const row_block *b, size_t g,
-                                   product_kind kind)
+/* The sums of group `at` for each row: of all of it in dot[0], or of each part where there are sub-scales. */
+AVXVNNI_INLINE void add_group(__m256i dot[2][ROWS][2], const sl_panel_block *w, size_t at, const row_block *b,
+                              size_t q_off, sl_packing p)
 {
-    __m256i dot[ROWS][2];
-    const __m256i round = _mm256_set1_epi32(ROUND_BITS);
-    if (!kind.subscales) {
-        start_sums(dot, b->n, (const __m256i[2]){round, round});
-        add_quads(dot, at, b, g, 0, SL_QUADS, kind);
-        for (size_t r = 0; r < b->n; r++) {
-            __m256 less = _mm256_set1_ps(ROUND);
-            if (kind.offset != 0.0f)
-                less = _mm256_fmadd_ps(sum_of(b, r, g), _mm256_set1_ps(kind.offset), less);
-            for (size_t h = 0; h < 2; h++)
-                value[r][h] = _mm256_sub_ps(_mm256_castsi256_ps(dot[r][h]), less);
-        }
+    const __m256i zero = _mm256_setzero_si256();
+    if (!p.subscales) {
+        start_at(dot[0], b->n, zero, zero);
+        add_part(dot[0], w->w[at], b, q_off, p);
+        add_part(dot[0], w->w[at] + PART, b, q_off + 4 * PART, p);
         return;
     }
-    for (size_t part = 0; part < 2; part++) {
-        const sl_panel_group *w = at->decoded;
-        const __m256i start[2] = {_mm256_add_epi32(load_256(w->start[part][0]), round),
-                                  _mm256_add_epi32(load_256(w->start[part][1]), round)};
-        start_sums(dot, b->n, start);
-        add_quads(dot, at, b, g, part * SL_QUADS / 2, SL_QUADS / 2, kind);
-        for (size_t r = 0; r < b->n; r++)
-            for (size_t h = 0; h < 2; h++) {
-                __m256 sub = _mm256_castsi256_ps(load_256(w->sub[part][h])), sum = sum_as_float(dot[r][h]);
-                /* also the first time onto the caller's +0: a product of -0 must not stay */
-                value[r][h] = _mm256_fmadd_ps(sum, sub, value[r][h]);
-            }
-    }
+    start_at(dot[0], b->n, sl_load_256(w->start[at][0][0]), sl_load_256(w->start[at][0][1]));
+    add_part(dot[0], w->w[at], b, q_off, p);
+    start_at(dot[1], b->n, sl_load_256(w->start[at][1][0]), sl_load_256(w->start[at][1][1]));
+    add_part(dot[1], w->w[at] + PART, b, q_off + 4 * PART, p);
 }
 
-/* The register block: b->n rows, a compile-time constant up to ROWS. */
-AVXVNNI_INLINE void block_multiply(float (*acc)[SL_PANEL], const uint8_t *weights, size_t first, size_t n,
-                                   const row_block *b, product_kind kind)
+AVXVNNI_INLINE __m256 sub_of(const sl_panel_block *w, size_t at, size_t part, size_t h)
 {
-    size_t step = kind.packed ? Q8_BYTES : sizeof(sl_panel_group);
-    for (size_t g = first; g < first + n; g++, weights += step) {
-        const group_at at = {weights, (const sl_panel_group *)(const void *)weights};
-        if (kind.packed && b->n == 1) /* the processor's own prefetch falls behind */
-            for (size_t line = 0; line < Q8_BYTES; line += 64)
-                _mm_prefetch((const char *)((uintptr_t)weights + PREFETCH_BYTES + line), _MM_HINT_T0);
-        __m256 value[ROWS][2];
-        for (size_t r = 0; r < b->n; r++)
-            value[r][0] = value[r][1] = _mm256_setzero_ps();
-        group_products(value, &at, b, g, kind);
-        for (size_t h = 0; h < 2; h++) {
-            __m256 ws = ws_of(&at, h, kind);
-            for (size_t r = 0; r < b->n; r++) {
-                float *to = acc[r] + h * HALF;
-                __m256 scale = scale_of(b, r, g);
-                __m256 total = _mm256_fmadd_ps(value[r][h], _mm256_mul_ps(ws, scale), _mm256_load_ps(to));
-                if (kind.minimum)
-                    total = _mm256_fmadd_ps(_mm256_load_ps(at.decoded->mw[h]), _mm256_mul_ps(scale, sum_of(b, r, g)),
-                                            total);
-                _mm256_store_ps(to, total);
+    return _mm256_load_ps((const float *)(const void *)w->sub[at][part][h]);
+}
+
+/* n rows from r0 on, n a constant up to ROWS. */
+AVXVNNI_INLINE void block_rows(float (*acc)[SL_PANEL], const sl_panel_block *w, size_t first, size_t n_groups,
+                               const sl_panel_rows *in, size_t r0, size_t n, sl_packing p)
+{
+    const row_block b = rows_from(in, r0, n);
+    for (size_t at = 0; at < n_groups; at++) {
+        const sl_group_off off = sl_group_off_of(in, first + at);
+        __m256i dot[2][ROWS][2];
+        add_group(dot, w, at, &b, off.q, p);
+        for (size_t r = 0; r < n; r++) {
+            __m256 scale = sl_broadcast_float(b.row[r] + off.scale), sum = sl_broadcast_float(b.row[r] + off.sum);
+            __m256 less = subtrahend(sum, p.offset);
+            for (size_t h = 0; h < 2; h++) {
+                __m256 value = p.subscales ? float_of_parts(dot[0][r][h], dot[1][r][h], sub_of(w, at, 0, h),
+                                                            sub_of(w, at, 1, h))
+                                           : float_of(dot[0][r][h], less);
+                fold(acc[r0 + r] + h * HALF, value, _mm256_load_ps(w->heads.ws[at][h]), w->heads.mw[at][h], scale, sum,
+                     p);
             }
         }
     }
 }
 
-AVXVNNI_INLINE void rows_multiply(float (*acc)[SL_PANEL], const void *weights, size_t first, size_t n,
-                                  const sl_panel_rows *in, product_kind kind)
+AVXVNNI_INLINE void block_all(float (*acc)[SL_PANEL], const sl_panel_block *w, size_t first, size_t n,
+                              const sl_panel_rows *in, sl_packing p)
 {
     size_t r = 0;
     for (; r + ROWS <= in->n; r += ROWS)
-        block_multiply(acc + r, weights, first, n, &(row_block){in->rows + r * in->stride, in, ROWS}, kind);
-    const row_block left = {in->rows + r * in->stride, in, in->n - r};
-    if (left.n >= 4) {
-        block_multiply(acc + r, weights, first, n, &(row_block){left.row, in, 4}, kind);
-        r += 4;
-    }
-    const uint8_t *row = in->rows + r * in->stride;
+        block_rows(acc, w, first, n, in, r, ROWS, p);
     if (in->n - r == 3)
-        block_multiply(acc + r, weights, first, n, &(row_block){row, in, 3}, kind);
+        block_rows(acc, w, first, n, in, r, 3, p);
     if (in->n - r == 2)
-        block_multiply(acc + r, weights, first, n, &(row_block){row, in, 2}, kind);
+        block_rows(acc, w, first, n, in, r, 2, p);
     if (in->n - r == 1)
-        block_multiply(acc + r, weights, first, n, &(row_block){row, in, 1}, kind);
+        block_rows(acc, w, first, n, in, r, 1, p);
 }
 
-/* Of a type: its rows_multiply and its entry. */
-#define GEMM_ENTRY(name, NAME, decoder, ...)                                                                           \
-    AVXVNNI static void multiply_##name(float (*acc)[SL_PANEL], const void *weights, size_t first, size_t n,           \
-                                        const sl_panel_rows *in)                                                       \
+/* ------------------------------------------------------------------------------------------------------------
+ * Packed groups: a few rows. */
+
+/* Half h of a group, decoded, for one row's group at q. Two sums at a time: the products of one would wait for each other. */
+AVXVNNI_INLINE __m256 few_value(const __m256i w[SL_QUADS], const __m256i start[2], const __m256i sub[2],
+                                const uint8_t *q, __m256 sum, sl_packing p)
+{
+    const __m256i round = _mm256_set1_epi32(ROUND_BITS);
+    __m256i dot0 = p.subscales ? _mm256_add_epi32(start[0], round) : round;
+    __m256i dot1 = p.subscales ? _mm256_add_epi32(start[1], round) : _mm256_setzero_si256();
+    for (size_t i = 0; i < PART; i++) {
+        dot0 = add_products(dot0, w[i], sl_broadcast_quad(q + 4 * i), p);
+        dot1 = add_products(dot1, w[PART + i], sl_broadcast_quad(q + 4 * (PART + i)), p);
+    }
+    if (p.subscales)
+        return float_of_parts(dot0, dot1, _mm256_cvtepi32_ps(sub[0]), _mm256_cvtepi32_ps(sub[1]));
+    return float_of(_mm256_add_epi32(dot0, dot1), subtrahend(sum, p.offset));
+}
+
+/* n_rows is a constant 1 or in->n. */
+AVXVNNI_INLINE void few_block(float (*acc)[SL_PANEL], const uint8_t *packed, size_t first, size_t n,
+                              const sl_panel_rows *in, size_t n_rows, sl_wtype type)
+{
+    const sl_packing p = sl_packing_of(type);
+    alignas(64) sl_panel_heads heads;
+    sl_heads_of(&heads, packed, n, p);
+    for (size_t at = 0; at < n; at++) {
+        const sl_group_off off = sl_group_off_of(in, first + at);
+        sl_prefetch_ahead(packed, at, type);
+        for (size_t h = 0; h < 2; h++) {
+            __m256i w[SL_QUADS], start[2], sub[2];
+            for (size_t i = 0; i < SL_QUADS / 2; i++)
+                sl_quad_pair(w + 2 * i, packed + at * sl_packing_step(p), i, h, p);
+            for (size_t part = 0; part < 2; part++)
+                start[part] = sub[part] = _mm256_setzero_si256();
+            if (p.subscales) {
+                sl_subs_of(sub, packed, at, h, p);
+                start[0] = sl_start_whole(w);
+                start[1] = sl_start_whole(w + PART);
+            }
+            for (size_t r = 0; r < n_rows; r++) {
+                const uint8_t *row = in->rows + r * in->stride;
+                __m256 scale = sl_broadcast_float(row + off.scale), sum = sl_broadcast_float(row + off.sum);
+                fold(acc[r] + h * HALF, few_value(w, start, sub, row + off.q, sum, p), _mm256_load_ps(heads.ws[at][h]),
+                     heads.mw[at][h], scale, sum, p);
+            }
+        }
+    }
+}
+
+AVXVNNI_INLINE void few_all(float (*acc)[SL_PANEL], const uint8_t *packed, size_t first, size_t n,
+                            const sl_panel_rows *in, sl_wtype type)
+{
+    for (size_t g = 0; g < n; g += SL_PANEL_GROUPS) {
+        size_t left = n - g < SL_PANEL_GROUPS ? n - g : SL_PANEL_GROUPS;
+        const uint8_t *at = packed + g * sl_packing_group_bytes(type);
+        if (in->n == 1)
+            few_block(acc, at, first + g, left, in, 1, type);
+        else
+            few_block(acc, at, first + g, left, in, in->n, type);
+    }
+}
+
+#define GEMM_DECODED(name, NAME, decoder)                                                                              \
+    AVXVNNI static void block_##name(float (*acc)[SL_PANEL], const sl_panel_block *w, size_t first, size_t n,          \
+                                     const sl_panel_rows *in)                                                          \
     {                                                                                                                  \
-        rows_multiply(acc, weights, first, n, in, (product_kind){__VA_ARGS__});                                        \
+        block_all(acc, w, first, n, in, sl_packing_of(SL_WTYPE_##NAME));                                               \
+    }                                                                                                                  \
+    AVXVNNI static void few_##name(float (*acc)[SL_PANEL], const uint8_t *packed, size_t first, size_t n,              \
+                                   const sl_panel_rows *in)                                                            \
+    {                                                                                                                  \
+        few_all(acc, packed, first, n, in, SL_WTYPE_##NAME);                                                           \
     }                                                                                                                  \
     void sl_gemm_##name##_avxvnni(const sl_gemm_args *args)                                                            \
     {                                                                                                                  \
-        sl_gemm_panels(args, &(sl_panel_ops){SL_WTYPE_##NAME, decoder, multiply_##name});                              \
+        sl_gemm_panels(args, &(sl_panel_ops){SL_WTYPE_##NAME, few_##name, decoder, block_##name});                     \
     }
 
-GEMM_ENTRY(q8_0, Q8_0, NULL, .packed = true, .offset = 128.0f)
-GEMM_ENTRY(q4_0, Q4_0, sl_panel_decode_q4_0, .offset = 8.0f)
-GEMM_ENTRY(q4_1, Q4_1, sl_panel_decode_q4_1, .minimum = true)
-GEMM_ENTRY(q5_0, Q5_0, sl_panel_decode_q5_0, .offset = 16.0f)
-GEMM_ENTRY(q5_1, Q5_1, sl_panel_decode_q5_1, .minimum = true)
-GEMM_ENTRY(q4_k, Q4_K, sl_panel_decode_q4_k, .minimum = true)
-GEMM_ENTRY(q5_k, Q5_K, sl_panel_decode_q5_k, .minimum = true)
-GEMM_ENTRY(q6_k, Q6_K, sl_panel_decode_q6_k_whole, .subscales = true)
+GEMM_DECODED(q4_0, Q4_0, sl_panel_decode_q4_0)
+GEMM_DECODED(q4_1, Q4_1, sl_panel_decode_q4_1)
+GEMM_DECODED(q5_0, Q5_0, sl_panel_decode_q5_0)
+GEMM_DECODED(q5_1, Q5_1, sl_panel_decode_q5_1)
+GEMM_DECODED(q4_k, Q4_K, sl_panel_decode_q4_k)
+GEMM_DECODED(q5_k, Q5_K, sl_panel_decode_q5_k)
+GEMM_DECODED(q6_k, Q6_K, sl_panel_decode_q6_k_whole)
+
+/* ------------------------------------------------------------------------------------------------------------
+ * Q8_0: nothing to decode but 128 to add. */
+
+AVXVNNI_INLINE void add_quad_q8(__m256i dot[ROWS][2], const uint8_t *w, const row_block *b, size_t q_off)
+{
+    const __m256i flip = _mm256_set1_epi8(-128);
+    add_quad(dot, _mm256_xor_si256(sl_load_256(w), flip), _mm256_xor_si256(sl_load_256(w + SL_HALF_BYTES), flip), b, q_off,
+             (sl_packing){.bits = 8});
+}
+
+/* Four quads of a group. */
+AVXVNNI_INLINE void add_part_q8(__m256i dot[ROWS][2], const uint8_t *w, const row_block *b, size_t q_off)
+{
+    add_quad_q8(dot, w, b, q_off);
+    add_quad_q8(dot, w + SL_QUAD_BYTES, b, q_off + 4);
+    add_quad_q8(dot, w + 2 * SL_QUAD_BYTES, b, q_off + 8);
+    add_quad_q8(dot, w + 3 * SL_QUAD_BYTES, b, q_off + 12);
+}
+
+/* n rows from r0 on, n a constant up to ROWS. */
+AVXVNNI_INLINE void rows_q8(float (*acc)[SL_PANEL], const uint8_t *group, size_t first, size_t n_groups,
+                            const sl_panel_rows *in, size_t r0, size_t n)
+{
+    const row_block b = rows_from(in, r0, n);
+    for (size_t g = first; g < first + n_groups; g++, group += SL_Q8_BYTES) {
+        const sl_group_off off = sl_group_off_of(in, g);
+        __m256i dot[ROWS][2];
+        start_at(dot, n, _mm256_setzero_si256(), _mm256_setzero_si256());
+        for (size_t line = 0; n == 1 && line < SL_Q8_BYTES; line += 64)
+            _mm_prefetch((const char *)((uintptr_t)group + SL_Q8_AHEAD + line), _MM_HINT_T0);
+        add_part_q8(dot, group, &b, off.q);
+        add_part_q8(dot, group + PART * SL_QUAD_BYTES, &b, off.q + PART * 4);
+        __m256 d[2] = {sl_load_halves(group + SL_Q8_VALUES), sl_load_halves(group + SL_Q8_VALUES + SL_PANEL)};
+        for (size_t r = 0; r < n; r++) {
+            __m256 scale = sl_broadcast_float(b.row[r] + off.scale), sum = sl_broadcast_float(b.row[r] + off.sum);
+            __m256 less = subtrahend(sum, 128.0f);
+            for (size_t h = 0; h < 2; h++)
+                fold(acc[r0 + r] + h * HALF, float_of(dot[r][h], less), d[h], NULL, scale, sum,
+                     (sl_packing){.bits = 8});
+        }
+    }
+}
+
+AVXVNNI static void packed_q8_0(float (*acc)[SL_PANEL], const uint8_t *packed, size_t first, size_t n,
+                                const sl_panel_rows *in)
+{
+    size_t r = 0;
+    for (; r + ROWS <= in->n; r += ROWS)
+        rows_q8(acc, packed, first, n, in, r, ROWS);
+    if (in->n - r == 3)
+        rows_q8(acc, packed, first, n, in, r, 3);
+    if (in->n - r == 2)
+        rows_q8(acc, packed, first, n, in, r, 2);
+    if (in->n - r == 1)
+        rows_q8(acc, packed, first, n, in, r, 1);
+}
+
+void sl_gemm_q8_0_avxvnni(const sl_gemm_args *args)
+{
+    sl_gemm_panels(args, &(sl_panel_ops){SL_WTYPE_Q8_0, packed_q8_0, NULL, NULL});
+}
 
 #endif

@@ -4,7 +4,7 @@
 #include <stdalign.h>
 #include <string.h>
 
-enum { CACHE_LINE = 64, FEW_ROWS = 4, MAX_BLOCK_BYTES = SL_PANEL * SL_PANEL_GROUPS * 34 };
+enum { CACHE_LINE = 64, MAX_BLOCK_BYTES = SL_PANEL * SL_PANEL_GROUPS * 34 };
 
 /* Bytes of an output in a block of a panel: fields of four bytes (values, high bits, packed scales), then of two. */
 typedef struct block_fields {
@@ -31,24 +31,17 @@ static void widen(uint8_t *out, const uint8_t *in, block_fields fields, size_t n
     }
 }
 
-/* Calls the next block into the cache. Past the end of the matrix it does nothing: the address is only a hint. */
-static void prefetch(const uint8_t *at, size_t bytes)
-{
-    for (size_t line = 0; line < bytes; line += CACHE_LINE)
-        __builtin_prefetch((const void *)((uintptr_t)at + line));
-}
-
 /* One panel of w outputs for in's rows, to out. */
 static void panel_rows(const sl_gemm_args *args, const sl_panel_ops *ops, size_t o, const sl_panel_rows *in, float *out)
 {
     alignas(CACHE_LINE) float acc[SL_PANEL_ROWS][SL_PANEL];
-    alignas(CACHE_LINE) sl_panel_group groups[SL_PANEL_GROUPS];
+    alignas(CACHE_LINE) sl_panel_block block;
     alignas(CACHE_LINE) uint8_t wide[MAX_BLOCK_BYTES];
     size_t left = args->n_out - o, w = left < SL_PANEL ? left : SL_PANEL, n_groups = args->n_in / SL_GROUP;
     const uint8_t *panel = (const uint8_t *)args->packed + o * sl_wtype_row_bytes(ops->type, args->n_in);
-    bool whole = w == SL_PANEL;
-    /* Packed groups of a few rows: nothing to keep near, so the panel is read in one go. */
-    size_t step = !ops->decode && whole && in->n <= FEW_ROWS ? n_groups : SL_PANEL_GROUPS;
+    bool whole = w == SL_PANEL, few = in->n <= SL_PANEL_FEW;
+    /* A few rows keep nothing near: the panel is read in one go. */
+    size_t step = whole && few ? n_groups : SL_PANEL_GROUPS;
     memset(acc, 0, in->n * sizeof acc[0]);
     for (size_t g = 0; g < n_groups; g += step) {
         size_t n = n_groups - g < step ? n_groups - g : step, elems = n * SL_GROUP;
@@ -57,14 +50,12 @@ static void panel_rows(const sl_gemm_args *args, const sl_panel_ops *ops, size_t
             widen(wide, packed, FIELDS[ops->type], elems / sl_wtype_block_elems(ops->type), w);
             packed = wide;
         }
-        if (!ops->decode) {
-            ops->multiply(acc, packed, g, n, in);
+        if (few || !ops->decode) {
+            ops->packed(acc, packed, g, n, in);
             continue;
         }
-        size_t bytes = SL_PANEL * sl_wtype_row_bytes(ops->type, elems);
-        prefetch(packed + bytes, bytes);
-        ops->decode(groups, packed, n);
-        ops->multiply(acc, groups, g, n, in);
+        ops->decode(&block, packed, n);
+        ops->block(acc, &block, g, n, in);
     }
     for (size_t r = 0; r < in->n; r++)
         memcpy(out + r * args->out_stride, acc[r], w * sizeof(float));

@@ -1,0 +1,222 @@
+/* Packed groups of weights (kernel.h, Weights) in 256-bit registers: what decoding and the products of a few rows share.
+ * A half is eight of a panel's outputs; its quad is four elements of each, a byte an element. x86-64 only. */
+#ifndef SL_GEMM_QUADS_H
+#define SL_GEMM_QUADS_H
+
+#include <string.h>
+
+#include "kernel/avx2.h"
+#include "kernel/gemm_panels.h"
+
+enum {
+    SL_QUAD_BYTES = 4 * SL_PANEL, /* of sixteen outputs */
+    SL_HALF_BYTES = 4 * SL_HALF_PANEL,
+    SL_Q8_VALUES = SL_QUADS * SL_QUAD_BYTES,
+    SL_Q8_BYTES = SL_Q8_VALUES + 2 * SL_PANEL,
+    SL_Q8_AHEAD = 2048, /* bytes that the prefetch of one row runs ahead */
+    SL_FIELD_BITS = 6, /* of a packed scale or minimum of Q4_K and Q5_K */
+    SL_WORD_FIELDS = 5
+};
+
+/* How a type is packed; a constant wherever it is used. */
+typedef struct sl_packing {
+    unsigned bits;           /* of a value: 4, 5 or 6 */
+    bool super;              /* heads follow eight groups, not one */
+    bool minimum, subscales; /* of the head */
+    float offset;            /* what the stored value adds to the weight */
+} sl_packing;
+
+AVX2_INLINE sl_packing sl_packing_of(sl_wtype type)
+{
+    switch (type) {
+    case SL_WTYPE_Q4_0:
+        return (sl_packing){.bits = 4, .offset = 8.0f};
+    case SL_WTYPE_Q4_1:
+        return (sl_packing){.bits = 4, .minimum = true};
+    case SL_WTYPE_Q5_0:
+        return (sl_packing){.bits = 5, .offset = 16.0f};
+    case SL_WTYPE_Q5_1:
+        return (sl_packing){.bits = 5, .minimum = true};
+    case SL_WTYPE_Q4_K:
+        return (sl_packing){.bits = 4, .super = true, .minimum = true};
+    case SL_WTYPE_Q5_K:
+        return (sl_packing){.bits = 5, .super = true, .minimum = true};
+    default:
+        return (sl_packing){.bits = 6, .super = true, .subscales = true};
+    }
+}
+
+AVX2_INLINE size_t sl_packing_value_bytes(sl_packing p)
+{
+    return (size_t)p.bits * SL_QUAD_BYTES;
+}
+
+/* From a group's values to the next one's. */
+AVX2_INLINE size_t sl_packing_step(sl_packing p)
+{
+    return sl_packing_value_bytes(p) + (p.super ? 0u : (p.minimum ? 4u : 2u) * SL_PANEL);
+}
+
+/* Of a whole panel, heads included. */
+AVX2_INLINE size_t sl_packing_group_bytes(sl_wtype type)
+{
+    const sl_packing p = sl_packing_of(type);
+    if (!p.super)
+        return sl_packing_step(p);
+    return sl_packing_value_bytes(p) + (p.subscales ? 36u : 32u); /* an eighth of a superblock's 288 or 256 */
+}
+
+AVX2_INLINE __m256i sl_load_256(const void *at)
+{
+    return _mm256_loadu_si256((const __m256i *)at);
+}
+
+AVX2_INLINE __m256 sl_load_halves(const uint8_t *at)
+{
+    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)at));
+}
+
+/* Calls the place of a group a block further on into the cache: one row goes through its weights faster than the
+ * processor's own prefetch. Past the end of the matrix it does nothing: the address is only a hint. */
+AVX2_INLINE void sl_prefetch_ahead(const uint8_t *block, size_t g, sl_wtype type)
+{
+    const size_t bytes = sl_packing_group_bytes(type);
+    for (size_t line = 0; line < bytes; line += 64)
+        _mm_prefetch((const char *)((uintptr_t)block + (SL_PANEL_GROUPS + g) * bytes + line), _MM_HINT_T0);
+}
+
+/* `bits` moved up, or down where n is negative, and masked. */
+AVX2_INLINE __m256i sl_bits_at(__m256i bits, int n, int mask)
+{
+    __m256i moved = n >= 0 ? _mm256_slli_epi16(bits, n >= 0 ? n : 0) : _mm256_srli_epi16(bits, n < 0 ? -n : 0);
+    return _mm256_and_si256(moved, _mm256_set1_epi8((char)mask));
+}
+
+/* Quads 2*i and 2*i+1 of half h: i and p constants. */
+AVX2_INLINE void sl_quad_pair(__m256i w[2], const uint8_t *group, size_t i, size_t h, sl_packing p)
+{
+    __m256i v = sl_load_256(group + i * SL_QUAD_BYTES + h * SL_HALF_BYTES);
+    w[0] = sl_bits_at(v, 0, 15);
+    w[1] = sl_bits_at(v, -4, 15);
+    const uint8_t *high = group + 4 * SL_QUAD_BYTES + h * SL_HALF_BYTES;
+    int n = (int)(2 * i);
+    if (p.bits == 5) { /* bit k of a byte belongs to quad k */
+        __m256i bits = sl_load_256(high);
+        w[0] = _mm256_or_si256(w[0], sl_bits_at(bits, 4 - n, 16));
+        w[1] = _mm256_or_si256(w[1], sl_bits_at(bits, 3 - n, 16));
+    }
+    if (p.bits == 6) { /* bits 2*k and 2*k+1 belong to quad k or 4+k; the offset is taken off */
+        __m256i bits = sl_load_256(high + i / 2 * SL_QUAD_BYTES), offset = _mm256_set1_epi8(32);
+        n = (int)(4 * (i % 2));
+        w[0] = _mm256_sub_epi8(_mm256_or_si256(w[0], sl_bits_at(bits, 4 - n, 48)), offset);
+        w[1] = _mm256_sub_epi8(_mm256_or_si256(w[1], sl_bits_at(bits, 2 - n, 48)), offset);
+    }
+}
+
+/* Where a group's parts lie in every quantised row. */
+typedef struct sl_group_off {
+    size_t scale, sum, q;
+} sl_group_off;
+
+/* The compiler shall add these to the rows' pointers in addresses, and not keep a pointer for each sum. */
+AVX2_INLINE sl_group_off sl_group_off_of(const sl_panel_rows *in, size_t g)
+{
+    sl_group_off off = {g * sizeof(float), in->sum_off + g * sizeof(float), in->q_off + g * SL_GROUP};
+    __asm__("" : "+r"(off.scale), "+r"(off.sum), "+r"(off.q));
+    return off;
+}
+
+AVX2_INLINE __m256 sl_broadcast_float(const uint8_t *at)
+{
+    return _mm256_broadcast_ss((const float *)(const void *)at);
+}
+
+AVX2_INLINE __m256i sl_broadcast_quad(const uint8_t *at)
+{
+    int32_t value;
+    memcpy(&value, at, sizeof value);
+    return _mm256_set1_epi32(value);
+}
+
+/* Field f, a constant, of eight outputs, whose three words lie in s. */
+AVX2_INLINE __m256 sl_field_of(const __m256i s[3], size_t f)
+{
+    const __m256i mask = _mm256_set1_epi32((1 << SL_FIELD_BITS) - 1);
+    if (f < 3 * SL_WORD_FIELDS)
+        return _mm256_cvtepi32_ps(_mm256_and_si256(
+            _mm256_srli_epi32(s[f / SL_WORD_FIELDS], (int)(SL_FIELD_BITS * (f % SL_WORD_FIELDS))), mask));
+    __m256i low = _mm256_srli_epi32(s[0], 30), middle = _mm256_srli_epi32(s[1], 30), high = _mm256_srli_epi32(s[2], 30);
+    return _mm256_cvtepi32_ps(
+        _mm256_or_si256(_mm256_or_si256(low, _mm256_slli_epi32(middle, 2)), _mm256_slli_epi32(high, 4)));
+}
+
+/* Scales and minimums of a superblock of Q4_K or Q5_K: ws = d * scale, mw = -(dmin * minimum). */
+AVX2_INLINE void sl_super_heads(sl_panel_heads *out, const uint8_t *head)
+{
+    const uint8_t *halves = head + 3 * SL_QUAD_BYTES;
+    for (size_t h = 0; h < 2; h++) {
+        __m256i s[3];
+        for (size_t i = 0; i < 3; i++)
+            s[i] = sl_load_256(head + i * SL_QUAD_BYTES + h * SL_HALF_BYTES);
+        __m256 d = sl_load_halves(halves + h * SL_PANEL);
+        __m256 dmin = _mm256_xor_ps(sl_load_halves(halves + 2 * SL_PANEL + h * SL_PANEL), _mm256_set1_ps(-0.0f));
+        for (size_t g = 0; g < SL_PANEL_GROUPS; g++) {
+            _mm256_store_ps(out->ws[g][h], _mm256_mul_ps(d, sl_field_of(s, 2 * g)));
+            _mm256_store_ps(out->mw[g][h], _mm256_mul_ps(dmin, sl_field_of(s, 2 * g + 1)));
+        }
+    }
+}
+
+/* Scales of a block of n groups. */
+AVX2_INLINE void sl_heads_of(sl_panel_heads *out, const uint8_t *packed, size_t n, sl_packing p)
+{
+    const uint8_t *head = packed + (p.super ? n : 1) * sl_packing_value_bytes(p);
+    if (p.super && p.minimum) {
+        sl_super_heads(out, head);
+        return;
+    }
+    if (p.subscales)
+        head += n * 2 * SL_PANEL;
+    for (size_t g = 0; g < n; g++, head += p.super ? 0 : sl_packing_step(p))
+        for (size_t h = 0; h < 2; h++) {
+            _mm256_store_ps(out->ws[g][h], sl_load_halves(head + h * SL_PANEL));
+            if (p.minimum)
+                _mm256_store_ps(out->mw[g][h], sl_load_halves(head + 2 * SL_PANEL + h * SL_PANEL));
+        }
+}
+
+/* Q6_K: the sub-scales of group g of a superblock for half h, for each half of its elements. */
+AVX2_INLINE void sl_subs_of(__m256i sub[2], const uint8_t *packed, size_t g, size_t h, sl_packing p)
+{
+    const uint8_t *subs = packed + SL_PANEL_GROUPS * sl_packing_value_bytes(p) + (g * 2 + h) * SL_PANEL;
+    __m128i both = _mm_loadu_si128((const __m128i *)(const void *)subs);
+    sub[0] = _mm256_srai_epi32(_mm256_slli_epi32(_mm256_cvtepi16_epi32(both), 24), 24);
+    sub[1] = _mm256_cvtepi16_epi32(_mm_srai_epi16(both, 8));
+}
+
+/* Each of eight small numbers as two int16. */
+AVX2_INLINE __m256i sl_twice_16(__m256i v)
+{
+    return _mm256_blend_epi16(v, _mm256_slli_epi32(v, 16), 0xaa);
+}
+
+/* -128 times the sums of four quads of signed bytes, two int16 an output, modulo 2^16. */
+AVX2_INLINE __m256i sl_start_pairs(const __m256i w[4])
+{
+    __m256i start = _mm256_setzero_si256();
+    for (size_t k = 0; k < 4; k++)
+        start = _mm256_sub_epi16(start, _mm256_maddubs_epi16(_mm256_set1_epi8(-128), w[k]));
+    return start;
+}
+
+/* The same as one int32. */
+AVX2_INLINE __m256i sl_start_whole(const __m256i w[4])
+{
+    __m256i start = _mm256_setzero_si256();
+    for (size_t k = 0; k < 4; k++)
+        start = _mm256_sub_epi32(start, _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_set1_epi8(-128), w[k]),
+                                                          _mm256_set1_epi16(1)));
+    return start;
+}
+
+#endif
