@@ -173,7 +173,7 @@ def make_tensors(n_vocab, args):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out")
-    parser.add_argument("--type", default="F32", choices=[*gf.TYPE_IDS, "mixed"])
+    parser.add_argument("--type", default="F32", choices=["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "mixed"])
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--context", type=int, default=8192)
     parser.add_argument("--untied", action="store_true", help="an output matrix of its own")
