@@ -1,5 +1,5 @@
-/* tiny_model.h's tiny_encode: values as each type's blocks have them. Simple rules, not ggml's: what matters is that the
- * blocks use their whole range, signs of scales included. */
+/* tiny_model.h's tiny_encode: values as each type's blocks have them. Simple rules, not ggml's: what matters is that
+ * the blocks use their whole range, signs of scales included. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

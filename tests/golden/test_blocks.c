@@ -1,6 +1,6 @@
-/* Quantised weights against an independent implementation: rows that the PyPI package `gguf` wrote and the values that it
- * reads in them (tests/golden/README.md). Packed, they read back as those values, bit for bit, whatever the panel's width;
- * products of packed rows are those of the values, in binary64, within docs/numerics.md's bound. */
+/* Quantised weights against an independent implementation: rows that the PyPI package `gguf` wrote and the values that
+ * it reads in them (tests/golden/README.md). Packed, they read back as those values, bit for bit, whatever the panel's
+ * width; products of packed rows are those of the values, in binary64, within docs/numerics.md's bound. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -64,7 +64,7 @@ typedef struct real_rows {
     float *logits; /* of the last token */
 } real_rows;
 
-/* The first REAL_TOKENS tokens of the text through all layers, F16 cache. false, with a message: something is missing. */
+/* The first REAL_TOKENS tokens of the text through all layers, F16 cache. false: something is missing, and was said. */
 bool real_rows_make(const char *model, const char *text, const sl_kernels *kernels, real_rows *out);
 
 /* Attention of at most 16 queries of one KV head, each over the keys up to its position. */

@@ -244,8 +244,9 @@ static void add_stored(const sl_kernels *kernels, measure_attn *a, measure_sum *
                 stored[d] = element(a, is_v, key, d, &scale);
                 got[d] = (float)stored[d]; /* exact: 11 bits by 7 */
                 given[d] = (double)(is_v ? a->v : a->k)[key * a->kv_stride + d];
-                bound[d] = a->type == SL_KV_TYPE_F16 ? fmax(0x1p-11 * fabs(given[d]), 0x1p-25)
-                                                     : scale * (0.5 + 0x1p-15 + 127 * 0x1p-11) * (1 + 0x1p-10) + 0x1p-18;
+                bound[d] = a->type == SL_KV_TYPE_F16
+                               ? fmax(0x1p-11 * fabs(given[d]), 0x1p-25)
+                               : scale * (0.5 + 0x1p-15 + 127 * 0x1p-11) * (1 + 0x1p-10) + 0x1p-18;
             }
             measure_add(sum, got, given, NULL, bound, a->head_dim);
         }
