@@ -3,7 +3,8 @@
  * processor time, so that other programs on the machine count less; gops and share are medians of five.
  * AVX2's peak is that of vpmaddubsw, vpmaddwd and vpaddd, exact for any bytes; weights of four or five bits need fewer
  * instructions and may pass it.
- * Usage: bench_gemm [seconds per figure [n_out n_in rows [type]]]. CSV on stdout: level,type,n_out,n_in,rows,gops,peak_gops,share,gbps. */
+ * Usage: bench_gemm [seconds per figure [n_out n_in rows [type]]]. CSV on stdout:
+ * level,type,n_out,n_in,rows,gops,peak_gops,share,gbps. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +18,7 @@
 #include <immintrin.h>
 #endif
 
-enum { REPEATS = 5, MEMORY_BYTES = 256 << 20 };
+enum { REPEATS = 5, MEMORY_BYTES = 256 << 20, AHEAD_BYTES = 2048 };
 
 static double now_s(void)
 {
@@ -130,9 +131,11 @@ static void read_memory(void *arg)
 {
     const uint64_t *words = arg;
     uint64_t sum[8] = {0};
-    for (size_t i = 0; i < MEMORY_BYTES / sizeof *words; i += 8)
+    for (size_t i = 0; i < MEMORY_BYTES / sizeof *words; i += 8) {
+        __builtin_prefetch((const void *)((uintptr_t)(words + i) + AHEAD_BYTES)); /* as the kernels do */
         for (size_t j = 0; j < 8; j++)
             sum[j] += words[i + j];
+    }
     sink = (uint32_t)(sum[0] ^ sum[1] ^ sum[2] ^ sum[3] ^ sum[4] ^ sum[5] ^ sum[6] ^ sum[7]);
 }
 
@@ -225,10 +228,12 @@ int main(int argc, char **argv)
     printf("# memory read %.2f GB/s, one thread\n", MEMORY_BYTES / call_s(read_memory, memory, 0.3) * 1e-9);
     free(memory);
     printf("level,type,n_out,n_in,rows,gops,peak_gops,share,gbps\n");
-    if (argc > 4)
-        return measure(&kernels, level,
-                       (const size_t[3]){strtoul(argv[2], NULL, 10), strtoul(argv[3], NULL, 10), strtoul(argv[4], NULL, 10)},
-                       budget_s, argc > 5 ? argv[5] : NULL);
+    if (argc > 4) {
+        size_t shape[3];
+        for (int i = 0; i < 3; i++)
+            shape[i] = strtoul(argv[2 + i], NULL, 10);
+        return measure(&kernels, level, shape, budget_s, argc > 5 ? argv[5] : NULL);
+    }
     static const size_t matrices[][2] = {{576, 576}, {1536, 576}, {576, 1536}, {49152, 576}};
     static const size_t rows[] = {1, 2, 4, 8, 16, 64};
     for (size_t m = 0; m < sizeof matrices / sizeof *matrices; m++)

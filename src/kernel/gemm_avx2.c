@@ -151,12 +151,13 @@ AVX2_INLINE __m256i few_dot(const __m256i w[SL_QUADS], const __m256i start[2], c
             s = p.subscales ? start[1] : _mm256_setzero_si256();
         }
         s = _mm256_add_epi16(s, pairs_of(w[i], sl_broadcast_quad(q + 4 * i), p));
+        __asm__("" : "+x"(s)); /* as in add_quad */
     }
     s = _mm256_madd_epi16(s, p.subscales ? sub[1] : _mm256_set1_epi16(1));
     return p.bits == 4 ? s : _mm256_add_epi32(dot, s);
 }
 
-/* n_rows is a constant 1 or in->n. */
+/* n_rows is a constant up to SL_PANEL_FEW. */
 AVX2_INLINE void few_block(float (*acc)[SL_PANEL], const uint8_t *packed, size_t first, size_t n,
                            const sl_panel_rows *in, size_t n_rows, sl_wtype type)
 {
@@ -196,8 +197,10 @@ AVX2_INLINE void few_all(float (*acc)[SL_PANEL], const uint8_t *packed, size_t f
         const uint8_t *at = packed + g * sl_packing_group_bytes(type);
         if (in->n == 1)
             few_block(acc, at, first + g, left, in, 1, type);
+        else if (in->n == 2)
+            few_block(acc, at, first + g, left, in, 2, type);
         else
-            few_block(acc, at, first + g, left, in, in->n, type);
+            few_block(acc, at, first + g, left, in, 3, type);
     }
 }
 

@@ -1,8 +1,8 @@
 /* Projections with quantised weights for AVX2 with AVX-VNNI: the bits of gemm_ref.c.
  * Lanes are outputs, a panel is two vectors; `vpdpbusd` multiplies four unsigned weights by four broadcast activation
- * bytes and adds them to a lane exactly. Sums start at the bits of 1.5 * 2^23: below 2^22 in magnitude, such a lane read
- * as binary32 is that number plus the sum, and one subtraction makes the exact float of it. The subtrahend also holds
- * what the weights' offset (8, 16, 128) adds: offset * sum(q). Integer conversion would take the ports of the products.
+ * bytes and adds them to a lane exactly. Sums start at the bits of 1.5 * 2^23: below 2^22 in magnitude, such a lane,
+ * read as binary32, is that number plus the sum, and one subtraction makes the exact float of it. The subtrahend also
+ * holds what the weights' offset (8, 16, 128) adds: offset * sum(q). Integer conversion would take the products' ports.
  * Q6_K: weights are signed, the activation gets 128 added, and sums start at -128 * the sum of w (gemm_panels.h).
  * An inlined helper takes more than six parameters where they are the registers of its caller's loop. */
 #include "kernel/levels.h"
@@ -60,7 +60,8 @@ AVXVNNI_INLINE __m256 float_of(__m256i dot, __m256 less)
 AVXVNNI_INLINE __m256 float_of_parts(__m256i dot0, __m256i dot1, __m256 sub0, __m256 sub1)
 {
     const __m256 round = _mm256_set1_ps(ROUND);
-    return _mm256_fmadd_ps(float_of(dot1, round), sub1, _mm256_fmadd_ps(float_of(dot0, round), sub0, _mm256_setzero_ps()));
+    __m256 value = _mm256_fmadd_ps(float_of(dot0, round), sub0, _mm256_setzero_ps());
+    return _mm256_fmadd_ps(float_of(dot1, round), sub1, value);
 }
 
 /* acc[half h] += the product of a group. */
@@ -80,8 +81,8 @@ AVXVNNI_INLINE void start_at(__m256i dot[ROWS][2], size_t n, __m256i start0, __m
     }
 }
 
-/* One quad for each row. Compilers would reorder these sums until they no longer fit the registers; not across the empty
- * statement. Hence a step a call, too: a loop might not be unrolled. */
+/* One quad for each row. Compilers would reorder these sums until they no longer fit the registers; not across the
+ * empty statement. Hence a step a call, too: a loop might not be unrolled. */
 AVXVNNI_INLINE void add_quad(__m256i dot[ROWS][2], __m256i w0, __m256i w1, const row_block *b, size_t q_off,
                              sl_packing p)
 {
@@ -168,7 +169,8 @@ AVXVNNI_INLINE void block_all(float (*acc)[SL_PANEL], const sl_panel_block *w, s
 /* ------------------------------------------------------------------------------------------------------------
  * Packed groups: a few rows. */
 
-/* Half h of a group, decoded, for one row's group at q. Two sums at a time: the products of one would wait for each other. */
+/* Half h of a group, decoded, for one row's group at q. Two sums at a time: the products of one would wait for each
+ * other. */
 AVXVNNI_INLINE __m256 few_value(const __m256i w[SL_QUADS], const __m256i start[2], const __m256i sub[2],
                                 const uint8_t *q, __m256 sum, sl_packing p)
 {
@@ -184,7 +186,7 @@ AVXVNNI_INLINE __m256 few_value(const __m256i w[SL_QUADS], const __m256i start[2
     return float_of(_mm256_add_epi32(dot0, dot1), subtrahend(sum, p.offset));
 }
 
-/* n_rows is a constant 1 or in->n. */
+/* n_rows is a constant up to SL_PANEL_FEW. */
 AVXVNNI_INLINE void few_block(float (*acc)[SL_PANEL], const uint8_t *packed, size_t first, size_t n,
                               const sl_panel_rows *in, size_t n_rows, sl_wtype type)
 {
@@ -223,8 +225,10 @@ AVXVNNI_INLINE void few_all(float (*acc)[SL_PANEL], const uint8_t *packed, size_
         const uint8_t *at = packed + g * sl_packing_group_bytes(type);
         if (in->n == 1)
             few_block(acc, at, first + g, left, in, 1, type);
+        else if (in->n == 2)
+            few_block(acc, at, first + g, left, in, 2, type);
         else
-            few_block(acc, at, first + g, left, in, in->n, type);
+            few_block(acc, at, first + g, left, in, 3, type);
     }
 }
 
@@ -258,8 +262,8 @@ GEMM_DECODED(q6_k, Q6_K, sl_panel_decode_q6_k_whole)
 AVXVNNI_INLINE void add_quad_q8(__m256i dot[ROWS][2], const uint8_t *w, const row_block *b, size_t q_off)
 {
     const __m256i flip = _mm256_set1_epi8(-128);
-    add_quad(dot, _mm256_xor_si256(sl_load_256(w), flip), _mm256_xor_si256(sl_load_256(w + SL_HALF_BYTES), flip), b, q_off,
-             (sl_packing){.bits = 8});
+    __m256i w0 = _mm256_xor_si256(sl_load_256(w), flip), w1 = _mm256_xor_si256(sl_load_256(w + SL_HALF_BYTES), flip);
+    add_quad(dot, w0, w1, b, q_off, (sl_packing){.bits = 8});
 }
 
 /* Four quads of a group. */

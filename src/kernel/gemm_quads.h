@@ -1,5 +1,5 @@
-/* Packed groups of weights (kernel.h, Weights) in 256-bit registers: what decoding and the products of a few rows share.
- * A half is eight of a panel's outputs; its quad is four elements of each, a byte an element. x86-64 only. */
+/* Packed groups of weights (kernel.h, Weights) in 256-bit registers: what decoding and the products of a few rows
+ * share. A half is eight of a panel's outputs; its quad is four elements of each, a byte an element. x86-64 only. */
 #ifndef SL_GEMM_QUADS_H
 #define SL_GEMM_QUADS_H
 
