@@ -3,7 +3,8 @@
  * sums holds two queries by two keys, or by two dimensions. A 16-bit number is 256 * high + low: a query's high bytes
  * are signed, its low ones and both of P unsigned, as `usmmla` takes them, so that nothing has to be put right. Rows go
  * two and two: the tile's are put side by side once per call, a block's queries and P when they are split into bytes.
- * Scores become lanes of queries again after the last group. Few queries, and F16, are NEON's. */
+ * Scores become lanes of queries again after the last group. Few queries, and F16, are NEON's.
+ * An inlined helper takes more than six parameters where they are the registers of its caller's loop. */
 #include "kernel/levels.h"
 
 #if defined(__aarch64__)

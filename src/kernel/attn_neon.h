@@ -4,6 +4,8 @@
 #ifndef SL_ATTN_NEON_H
 #define SL_ATTN_NEON_H
 
+#if defined(__aarch64__)
+
 #include "kernel/attn_few.h"
 #include "kernel/neon.h"
 
@@ -210,5 +212,7 @@ NEON_INLINE void sl_neon_weight_pairs(const sl_neon_scales *t, const sl_neon_blo
         pairs[0] = vreinterpretq_u8_u32(vsliq_n_u32(w[0], w[2], 16));
     pairs[1] = vreinterpretq_u8_u32(vsliq_n_u32(w[1], w[3], 16));
 }
+
+#endif
 
 #endif

@@ -3,6 +3,8 @@
 #ifndef SL_GEMM_NEON_H
 #define SL_GEMM_NEON_H
 
+#if defined(__aarch64__)
+
 #include "kernel/neon.h"
 
 enum { SL_NEON_PLANE = 4 * SL_PANEL };
@@ -161,5 +163,7 @@ NEON_INLINE void sl_neon_subscales(int32x4_t s[2], const uint8_t *block, size_t 
     s[0] = vshrq_n_s32(vshlq_n_s32(both, 16), 16);
     s[1] = vshrq_n_s32(both, 16);
 }
+
+#endif
 
 #endif

@@ -2,6 +2,8 @@
 #ifndef SL_NEON_H
 #define SL_NEON_H
 
+#if defined(__aarch64__)
+
 #include "kernel/scalar.h"
 
 /* clang names an extension alone; before 16 its header declares what an extension adds only where the whole file has
@@ -107,5 +109,7 @@ NEON_INLINE void sl_neon_group_round(const sl_neon_group *g, float inverse, int1
         out[i] = vcombine_s16(vmovn_s32(low), vmovn_s32(high));
     }
 }
+
+#endif
 
 #endif
