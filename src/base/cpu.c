@@ -37,8 +37,10 @@ typedef struct feature {
 } feature;
 
 #if defined(__linux__)
-static const feature DOT_PRODUCT = {AT_HWCAP, 20, NULL}, INT8_MATRIX = {AT_HWCAP2, 13, NULL},
-                     SME = {AT_HWCAP2, 23, NULL}, SME_INT8 = {AT_HWCAP2, 26, NULL};
+static const feature DOT_PRODUCT = {AT_HWCAP, 20, NULL}, INT8_MATRIX = {AT_HWCAP2, 13, NULL};
+#if defined(SLUICE_HAVE_SME)
+static const feature SME = {AT_HWCAP2, 23, NULL}, SME_INT8 = {AT_HWCAP2, 26, NULL};
+#endif
 
 static bool has_feature(const feature *f)
 {
@@ -46,8 +48,10 @@ static bool has_feature(const feature *f)
 }
 #elif defined(__APPLE__)
 static const feature DOT_PRODUCT = {0, 0, "hw.optional.arm.FEAT_DotProd"},
-                     INT8_MATRIX = {0, 0, "hw.optional.arm.FEAT_I8MM"}, SME = {0, 0, "hw.optional.arm.FEAT_SME"},
-                     SME_INT8 = {0, 0, "hw.optional.arm.SME_I8I32"};
+                     INT8_MATRIX = {0, 0, "hw.optional.arm.FEAT_I8MM"};
+#if defined(SLUICE_HAVE_SME)
+static const feature SME = {0, 0, "hw.optional.arm.FEAT_SME"}, SME_INT8 = {0, 0, "hw.optional.arm.SME_I8I32"};
+#endif
 
 static bool has_feature(const feature *f)
 {
@@ -56,7 +60,10 @@ static bool has_feature(const feature *f)
     return sysctlbyname(f->sysctl, &value, &size, NULL, 0) == 0 && value != 0;
 }
 #else
-static const feature DOT_PRODUCT, INT8_MATRIX, SME, SME_INT8;
+static const feature DOT_PRODUCT, INT8_MATRIX;
+#if defined(SLUICE_HAVE_SME)
+static const feature SME, SME_INT8;
+#endif
 
 static bool has_feature(const feature *f)
 {
