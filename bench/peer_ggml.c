@@ -63,10 +63,12 @@ typedef struct ggml_api {
     NEEDED(POINTER) OPTIONAL(POINTER)
 } ggml_api;
 
-enum { MOST_WAYS = 6, HANDLES = 3 };
+enum { MOST_WAYS = 6, HANDLES = 3, MADE_ROWS = 64 };
 
 typedef struct ggml_way {
-    void *graph;
+    void *graph, *result;
+    const float *expected; /* of the result's beginning, from the numbers before rounding; [n_expected] */
+    size_t n_expected;
     char text[96];
 } ggml_way;
 
@@ -165,22 +167,24 @@ static void *context(const bench_ggml *g, size_t data_bytes, bool has_no_data)
     return g->api.ggml_init((ggml_params){CONTEXT_BYTES + data_bytes, NULL, has_no_data});
 }
 
-static float uniform(void)
+/* The numbers before rounding: the same for the same seed. [n_rows][n] */
+static float *make_rows(size_t n_rows, size_t n, uint32_t seed)
 {
-    static uint32_t state = 1;
-    state = state * 1664525u + 1013904223u;
-    return ((float)(state >> 8) * 0x1p-23f - 1.0f) * 1.7320508f;
+    float *x = malloc(n_rows * n * sizeof *x);
+    for (size_t i = 0; x && i < n_rows * n; i++) {
+        seed = seed * 1664525u + 1013904223u;
+        x[i] = ((float)(seed >> 8) * 0x1p-23f - 1.0f) * 1.7320508f;
+    }
+    return x;
 }
 
-/* n_rows of the type, quantised by the library: some rows made, then copied on. */
-static bool fill_rows(const bench_ggml *g, int type, uint8_t *out, size_t n_rows, size_t n)
+/* n_rows of the type, quantised by the library: MADE_ROWS of them made, then copied on. */
+static bool fill_rows(const bench_ggml *g, int type, uint8_t *out, size_t n_rows, size_t n, uint32_t seed)
 {
-    size_t made = n_rows < 64 ? n_rows : 64, row = g->api.ggml_row_size(type, (int64_t)n);
-    float *x = malloc(made * n * sizeof *x);
+    size_t made = n_rows < MADE_ROWS ? n_rows : MADE_ROWS, row = g->api.ggml_row_size(type, (int64_t)n);
+    float *x = make_rows(made, n, seed);
     if (!x)
         return false;
-    for (size_t i = 0; i < made * n; i++)
-        x[i] = uniform();
     if (type == GGML_F32)
         memcpy(out, x, made * row);
     else
@@ -193,72 +197,158 @@ static bool fill_rows(const bench_ggml *g, int type, uint8_t *out, size_t n_rows
     return true;
 }
 
-static ggml_way *new_way(bench_ggml *g, void *ctx, const char *text)
+static void add_way(bench_ggml *g, void *graph, void *result, const float *expected, size_t n, const char *text)
 {
-    ggml_way *way = &g->ways[g->n_ways];
-    way->graph = g->api.ggml_new_graph_custom(ctx, GRAPH_NODES, false);
+    ggml_way *way = &g->ways[g->n_ways++];
+    *way = (ggml_way){graph, result, expected, n, ""};
     snprintf(way->text, sizeof way->text, "%.95s", text);
-    return way;
+}
+
+/* Roughly right will do: an operation that the library lacks for this processor may leave its output alone. */
+static bool is_right(const bench_ggml *g, const ggml_way *way)
+{
+    const float *found = g->api.ggml_get_data(way->result);
+    double wrong = 0, all = 0;
+    for (size_t i = 0; i < way->n_expected; i++) {
+        double difference = (double)found[i] - (double)way->expected[i];
+        wrong += difference * difference;
+        all += (double)way->expected[i] * (double)way->expected[i];
+    }
+    return wrong < 0.1 * all;
 }
 
 /* ------------------------------------------------------------------------------------------------------- attention */
+
+enum { SEED_Q = 1, SEED_K = 2, SEED_V = 3, SEED_X = 4, SEED_W = 5 };
+
+/* Head 0 of row 0: [head_dim]. Rows of K and V repeat, so that what counts is how often each is met. */
+static const float *expected_attention(const bench_case_spec *s, size_t key_step)
+{
+    static float out[2][SL_MAX_HEAD_DIM];
+    size_t dim = s->head_dim;
+    float *q = make_rows(1, dim, SEED_Q), *k = make_rows(MADE_ROWS, dim, SEED_K);
+    float *v = make_rows(MADE_ROWS, dim, SEED_V), *result = out[key_step == 1];
+    double weights[MADE_ROWS] = {0}, sum = 0;
+    for (size_t key = 0; key < s->keys; key++)
+        weights[key * key_step % MADE_ROWS] += 1;
+    for (size_t r = 0; q && k && v && r < MADE_ROWS; r++) {
+        double score = 0;
+        for (size_t d = 0; d < dim; d++)
+            score += (double)q[d] * (double)k[r * dim + d];
+        weights[r] *= exp(score / sqrt((double)dim));
+        sum += weights[r];
+    }
+    for (size_t d = 0; v && d < dim; d++) {
+        double value = 0;
+        for (size_t r = 0; r < MADE_ROWS; r++)
+            value += weights[r] / sum * (double)v[r * dim + d];
+        result[d] = (float)value;
+    }
+    free(q);
+    free(k);
+    free(v);
+    return result;
+}
+
+typedef struct ggml_attention {
+    void *q, *kv[2], *mask;
+} ggml_attention;
+
+static bool make_tensors(const bench_ggml *g, void *ctx, ggml_attention *t)
+{
+    const bench_case_spec *s = g->spec;
+    const ggml_api *a = &g->api;
+    int type = s->kv_type == SL_KV_TYPE_F16 ? GGML_F16 : GGML_Q8_0;
+    size_t n_kv = (size_t)s->keys * s->n_kv_heads * s->n_layers;
+    for (int i = 0; i < 2; i++) {
+        t->kv[i] = a->ggml_new_tensor_2d(ctx, type, s->head_dim, (int64_t)n_kv);
+        if (!fill_rows(g, type, a->ggml_get_data(t->kv[i]), n_kv, s->head_dim, i == 0 ? SEED_K : SEED_V))
+            return false;
+    }
+    t->q = a->ggml_new_tensor_3d(ctx, GGML_F32, s->head_dim, (int64_t)s->rows, s->n_heads);
+    t->mask = a->ggml_new_tensor_2d(ctx, GGML_F16, (int64_t)s->keys, (int64_t)(s->rows + 63) / 64 * 64);
+    memset(a->ggml_get_data(t->mask), 0, a->ggml_nbytes(t->mask));
+    return fill_rows(g, GGML_F32, a->ggml_get_data(t->q), s->rows * s->n_heads, s->head_dim, SEED_Q);
+}
+
+/* A graph of all layers; next_key and next_head count rows of head_dim. */
+static void add_attention(bench_ggml *g, void *ctx, const ggml_attention *t, size_t next_key, size_t next_head)
+{
+    const bench_case_spec *s = g->spec;
+    const ggml_api *a = &g->api;
+    size_t row = a->ggml_row_size(s->kv_type == SL_KV_TYPE_F16 ? GGML_F16 : GGML_Q8_0, s->head_dim);
+    size_t layer = (size_t)s->keys * s->n_kv_heads * row;
+    void *graph = a->ggml_new_graph_custom(ctx, GRAPH_NODES, false), *first = NULL;
+    for (size_t i = 0; i < s->n_layers; i++) {
+        void *view[2];
+        for (int k = 0; k < 2; k++)
+            view[k] = a->ggml_view_3d(ctx, t->kv[k], s->head_dim, (int64_t)s->keys, s->n_kv_heads, next_key * row,
+                                      next_head * row, i * layer);
+        float scale = 1.0f / sqrtf((float)s->head_dim);
+        void *out = a->ggml_flash_attn_ext(ctx, t->q, view[0], view[1], t->mask, scale, 0.0f, 0.0f);
+        a->ggml_build_forward_expand(graph, out);
+        first = first ? first : out;
+    }
+    add_way(g, graph, first, expected_attention(s, next_key), s->head_dim,
+            next_key == 1 ? "flash_attn_ext, head after head" : "flash_attn_ext, a token's heads side by side");
+}
 
 /* K and V as the engines keep them, a token's heads side by side, and head after head: whichever is faster counts. */
 static bool make_attention(bench_ggml *g)
 {
     const bench_case_spec *s = g->spec;
-    const ggml_api *a = &g->api;
-    int type = s->kv_type == SL_KV_TYPE_F16 ? GGML_F16 : GGML_Q8_0;
-    size_t head = a->ggml_row_size(type, s->head_dim), keys = (size_t)s->keys, mask_rows = (s->rows + 63) / 64 * 64;
-    size_t layer = keys * s->n_kv_heads * head;
-    size_t bytes = 2 * s->n_layers * layer + mask_rows * keys * 2;
+    size_t head = g->api.ggml_row_size(s->kv_type == SL_KV_TYPE_F16 ? GGML_F16 : GGML_Q8_0, s->head_dim);
+    size_t keys = (size_t)s->keys, mask_rows = (s->rows + 63) / 64 * 64;
+    size_t bytes = 2 * s->n_layers * keys * s->n_kv_heads * head + mask_rows * keys * 2;
     bytes += (s->n_layers * 2 + 1) * s->rows * s->n_heads * s->head_dim * sizeof(float);
     void *ctx = context(g, bytes, false);
-    if (!ctx)
+    ggml_attention tensors;
+    if (!ctx || !make_tensors(g, ctx, &tensors))
         return false;
-    int64_t dim = s->head_dim, kv_heads = s->n_kv_heads, n_keys = (int64_t)keys;
-    void *kv[2];
-    for (int i = 0; i < 2; i++) {
-        kv[i] = a->ggml_new_tensor_2d(ctx, type, dim, n_keys * kv_heads * (int64_t)s->n_layers);
-        if (!fill_rows(g, type, a->ggml_get_data(kv[i]), keys * s->n_kv_heads * s->n_layers, s->head_dim))
-            return false;
-    }
-    void *q = a->ggml_new_tensor_3d(ctx, GGML_F32, dim, (int64_t)s->rows, s->n_heads);
-    fill_rows(g, GGML_F32, a->ggml_get_data(q), s->rows * s->n_heads, s->head_dim);
-    void *mask = a->ggml_new_tensor_2d(ctx, GGML_F16, n_keys, (int64_t)mask_rows);
-    memset(a->ggml_get_data(mask), 0, a->ggml_nbytes(mask));
-    static const char *const layouts[] = {"flash_attn_ext, a token's heads side by side",
-                                          "flash_attn_ext, head after head"};
-    for (int l = 0; l < 2; l++) {
-        size_t next_key = l == 0 ? head * s->n_kv_heads : head, next_head = l == 0 ? head : head * keys;
-        ggml_way *way = new_way(g, ctx, layouts[l]);
-        for (size_t i = 0; i < s->n_layers; i++) {
-            void *view[2];
-            for (int k = 0; k < 2; k++)
-                view[k] = a->ggml_view_3d(ctx, kv[k], dim, n_keys, kv_heads, next_key, next_head, i * layer);
-            float scale = 1.0f / sqrtf((float)s->head_dim);
-            a->ggml_build_forward_expand(
-                way->graph, a->ggml_flash_attn_ext(ctx, q, view[0], view[1], mask, scale, 0.0f, 0.0f));
-        }
-        g->n_ways++;
-    }
+    if (s->n_kv_heads > 1)
+        add_attention(g, ctx, &tensors, s->n_kv_heads, 1);
+    add_attention(g, ctx, &tensors, 1, keys);
     g->calls_per_graph = (double)s->n_layers;
     return true;
 }
 
-/* -------------------------------------------------------------------------------------------------------- product */
+/* --------------------------------------------------------------------------------------------------------- product */
+
+/* The first outputs of row 0: [MADE_ROWS]. */
+static const float *expected_product(const bench_case_spec *s)
+{
+    static float out[MADE_ROWS];
+    float *x = make_rows(1, s->n_in, SEED_X), *w = make_rows(MADE_ROWS, s->n_in, SEED_W);
+    for (size_t o = 0; x && w && o < MADE_ROWS; o++) {
+        double sum = 0;
+        for (size_t i = 0; i < s->n_in; i++)
+            sum += (double)x[i] * (double)w[o * s->n_in + i];
+        out[o] = (float)sum;
+    }
+    free(x);
+    free(w);
+    return out;
+}
 
 static void *make_input(const bench_ggml *g, void *ctx)
 {
     const bench_case_spec *s = g->spec;
     void *x = g->api.ggml_new_tensor_2d(ctx, GGML_F32, (int64_t)s->n_in, (int64_t)s->rows);
-    fill_rows(g, GGML_F32, g->api.ggml_get_data(x), s->rows, s->n_in);
+    fill_rows(g, GGML_F32, g->api.ggml_get_data(x), s->rows, s->n_in, SEED_X);
     return x;
 }
 
 static size_t product_bytes(const bench_case_spec *s)
 {
     return s->rows * (s->n_in + s->n_out) * sizeof(float);
+}
+
+static void add_product(bench_ggml *g, void *ctx, void *product, const char *text)
+{
+    void *graph = g->api.ggml_new_graph_custom(ctx, GRAPH_NODES, false);
+    g->api.ggml_build_forward_expand(graph, product);
+    size_t n = g->spec->n_out < MADE_ROWS ? g->spec->n_out : MADE_ROWS;
+    add_way(g, graph, product, expected_product(g->spec), n, text);
 }
 
 /* Weights in the library's plain memory. */
@@ -271,11 +361,9 @@ static bool make_plain(bench_ggml *g, int type, const char *text)
     if (!ctx)
         return false;
     void *w = a->ggml_new_tensor_2d(ctx, type, (int64_t)s->n_in, (int64_t)s->n_out);
-    if (!fill_rows(g, type, a->ggml_get_data(w), s->n_out, s->n_in))
+    if (!fill_rows(g, type, a->ggml_get_data(w), s->n_out, s->n_in, SEED_W))
         return false;
-    ggml_way *way = new_way(g, ctx, text);
-    a->ggml_build_forward_expand(way->graph, a->ggml_mul_mat(ctx, w, make_input(g, ctx)));
-    g->n_ways++;
+    add_product(g, ctx, a->ggml_mul_mat(ctx, w, make_input(g, ctx)), text);
     return true;
 }
 
@@ -295,13 +383,11 @@ static void make_packed(bench_ggml *g, int type, void *kind)
         return;
     size_t bytes = s->n_out * a->ggml_row_size(type, (int64_t)s->n_in);
     uint8_t *rows = malloc(bytes);
-    if (rows && fill_rows(g, type, rows, s->n_out, s->n_in)) {
+    if (rows && fill_rows(g, type, rows, s->n_out, s->n_in, SEED_W)) {
         char text[96];
         a->ggml_backend_tensor_set(w, rows, 0, bytes);
         snprintf(text, sizeof text, "mul_mat, weights in %.60s", a->ggml_backend_buft_name(kind));
-        ggml_way *way = new_way(g, ctx, text);
-        a->ggml_build_forward_expand(way->graph, product);
-        g->n_ways++;
+        add_product(g, ctx, product, text);
     }
     free(rows);
 }
@@ -341,8 +427,8 @@ static double compute(const bench_ggml *g, size_t way, size_t n)
 }
 
 /* Each once to warm up, then twice, the better counting (of slow ones the first); the best is what is timed from now
- * on. */
-static void choose(bench_ggml *g)
+ * on. What computes something else is none. */
+static bool choose(bench_ggml *g)
 {
     double best = 0;
     for (size_t i = 0; i < g->n_ways; i++) {
@@ -351,12 +437,13 @@ static void choose(bench_ggml *g)
             double seconds = compute(g, i, 1);
             least = k == 0 || seconds < least ? seconds : least;
         }
-        if (i == 0 || least < best) {
+        if (is_right(g, &g->ways[i]) && (best <= 0 || least < best)) {
             g->best = i;
             best = least;
         }
     }
     g->n_calls = best > 0 && best < g->spec->seconds ? (size_t)(g->spec->seconds / best) + 1 : 1;
+    return best > 0;
 }
 
 bench_ggml *bench_ggml_open(const char *folder, const bench_case_spec *spec, bool plain_only, bench_peer_reply *reply)
@@ -370,7 +457,10 @@ bench_ggml *bench_ggml_open(const char *folder, const bench_case_spec *spec, boo
         snprintf(reply->way, sizeof reply->way, "no memory, or a type that the library lacks");
         return NULL;
     }
-    choose(&g);
+    if (!choose(&g)) {
+        snprintf(reply->way, sizeof reply->way, "its results are wrong");
+        return NULL;
+    }
     snprintf(reply->way, sizeof reply->way, "%s", g.ways[g.best].text);
     return &g;
 }
