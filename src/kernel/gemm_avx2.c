@@ -38,12 +38,10 @@ AVX2_INLINE row_block rows_from(const sl_panel_rows *in, size_t first, size_t n)
     return b;
 }
 
-/* Four products an output, added in pairs. */
+/* Four products an output, added in pairs; q has 128 added where w is signed. */
 AVX2_INLINE __m256i pairs_of(__m256i w, __m256i q, sl_packing p)
 {
-    if (!p.subscales)
-        return _mm256_maddubs_epi16(w, q);
-    return _mm256_maddubs_epi16(_mm256_xor_si256(q, _mm256_set1_epi8(-128)), w);
+    return p.subscales ? _mm256_maddubs_epi16(q, w) : _mm256_maddubs_epi16(w, q);
 }
 
 /* acc[half h] += the product of a group. */
@@ -69,6 +67,8 @@ AVX2_INLINE void add_quad(__m256i s[ROWS][2], const uint8_t (*w)[SL_HALF_BYTES],
     __m256i w0 = sl_load_256(w[0]), w1 = sl_load_256(w[1]);
     for (size_t r = 0; r < b->n; r++) {
         __m256i q = sl_broadcast_quad(b->row[r] + q_off);
+        if (p.subscales)
+            q = _mm256_xor_si256(q, _mm256_set1_epi8(-128));
         s[r][0] = _mm256_add_epi16(s[r][0], pairs_of(w0, q, p));
         s[r][1] = _mm256_add_epi16(s[r][1], pairs_of(w1, q, p));
         __asm__("" : "+x"(s[r][0]), "+x"(s[r][1]));
@@ -166,6 +166,9 @@ AVX2_INLINE void few_block(float (*acc)[SL_PANEL], const uint8_t *packed, size_t
     sl_heads_of(&heads, packed, n, p);
     for (size_t at = 0; at < n; at++) {
         const sl_group_off off = sl_group_off_of(in, first + at);
+        uint8_t flipped[SL_PANEL_FEW][SL_GROUP];
+        for (size_t r = 0; p.subscales && r < n_rows; r++)
+            sl_flip_group(flipped[r], in->rows + r * in->stride + off.q);
         sl_prefetch_ahead(packed, at, type);
         for (size_t h = 0; h < 2; h++) {
             __m256i w[SL_QUADS], start[2], sub[2];
@@ -181,8 +184,8 @@ AVX2_INLINE void few_block(float (*acc)[SL_PANEL], const uint8_t *packed, size_t
                 }
             }
             for (size_t r = 0; r < n_rows; r++) {
-                const uint8_t *row = in->rows + r * in->stride;
-                fold(acc[r] + h * HALF, few_dot(w, start, sub, row + off.q, p), heads.ws[at][h], heads.mw[at][h],
+                const uint8_t *row = in->rows + r * in->stride, *q = p.subscales ? flipped[r] : row + off.q;
+                fold(acc[r] + h * HALF, few_dot(w, start, sub, q, p), heads.ws[at][h], heads.mw[at][h],
                      sl_broadcast_float(row + off.scale), sl_broadcast_float(row + off.sum), p);
             }
         }

@@ -37,11 +37,10 @@ AVXVNNI_INLINE row_block rows_from(const sl_panel_rows *in, size_t first, size_t
     return b;
 }
 
+/* Four products an output; q has 128 added where w is signed. */
 AVXVNNI_INLINE __m256i add_products(__m256i dot, __m256i w, __m256i q, sl_packing p)
 {
-    if (!p.subscales)
-        return _mm256_dpbusd_avx_epi32(dot, w, q);
-    return _mm256_dpbusd_avx_epi32(dot, _mm256_xor_si256(q, _mm256_set1_epi8(-128)), w);
+    return p.subscales ? _mm256_dpbusd_avx_epi32(dot, q, w) : _mm256_dpbusd_avx_epi32(dot, w, q);
 }
 
 /* What turns a sum into a float when it is subtracted. */
@@ -88,6 +87,8 @@ AVXVNNI_INLINE void add_quad(__m256i dot[ROWS][2], __m256i w0, __m256i w1, const
 {
     for (size_t r = 0; r < b->n; r++) {
         __m256i q = sl_broadcast_quad(b->row[r] + q_off);
+        if (p.subscales)
+            q = _mm256_xor_si256(q, _mm256_set1_epi8(-128));
         dot[r][0] = add_products(dot[r][0], w0, q, p);
         dot[r][1] = add_products(dot[r][1], w1, q, p);
         __asm__("" : "+x"(dot[r][0]), "+x"(dot[r][1]));
@@ -195,6 +196,9 @@ AVXVNNI_INLINE void few_block(float (*acc)[SL_PANEL], const uint8_t *packed, siz
     sl_heads_of(&heads, packed, n, p);
     for (size_t at = 0; at < n; at++) {
         const sl_group_off off = sl_group_off_of(in, first + at);
+        uint8_t flipped[SL_PANEL_FEW][SL_GROUP];
+        for (size_t r = 0; p.subscales && r < n_rows; r++)
+            sl_flip_group(flipped[r], in->rows + r * in->stride + off.q);
         sl_prefetch_ahead(packed, at, type);
         for (size_t h = 0; h < 2; h++) {
             __m256i w[SL_QUADS], start[2], sub[2];
@@ -208,9 +212,9 @@ AVXVNNI_INLINE void few_block(float (*acc)[SL_PANEL], const uint8_t *packed, siz
                 start[1] = sl_start_whole(w + PART);
             }
             for (size_t r = 0; r < n_rows; r++) {
-                const uint8_t *row = in->rows + r * in->stride;
+                const uint8_t *row = in->rows + r * in->stride, *q = p.subscales ? flipped[r] : row + off.q;
                 __m256 scale = sl_broadcast_float(row + off.scale), sum = sl_broadcast_float(row + off.sum);
-                fold(acc[r] + h * HALF, few_value(w, start, sub, row + off.q, sum, p), _mm256_load_ps(heads.ws[at][h]),
+                fold(acc[r] + h * HALF, few_value(w, start, sub, q, sum, p), _mm256_load_ps(heads.ws[at][h]),
                      heads.mw[at][h], scale, sum, p);
             }
         }

@@ -200,23 +200,24 @@ AVX2_INLINE __m256i sl_twice_16(__m256i v)
     return _mm256_blend_epi16(v, _mm256_slli_epi32(v, 16), 0xaa);
 }
 
-/* -128 times the sums of four quads of signed bytes, two int16 an output, modulo 2^16. */
+/* -128 times the sums of four quads of -32..31, two int16 an output, modulo 2^16. Four such bytes add up to a byte. */
 AVX2_INLINE __m256i sl_start_pairs(const __m256i w[4])
 {
-    __m256i start = _mm256_setzero_si256();
-    for (size_t k = 0; k < 4; k++)
-        start = _mm256_sub_epi16(start, _mm256_maddubs_epi16(_mm256_set1_epi8(-128), w[k]));
-    return start;
+    __m256i sum = _mm256_add_epi8(_mm256_add_epi8(w[0], w[1]), _mm256_add_epi8(w[2], w[3]));
+    return _mm256_sub_epi16(_mm256_setzero_si256(), _mm256_maddubs_epi16(_mm256_set1_epi8(-128), sum));
 }
 
 /* The same as one int32. */
 AVX2_INLINE __m256i sl_start_whole(const __m256i w[4])
 {
-    __m256i start = _mm256_setzero_si256();
-    for (size_t k = 0; k < 4; k++)
-        start = _mm256_sub_epi32(start, _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_set1_epi8(-128), w[k]),
-                                                          _mm256_set1_epi16(1)));
-    return start;
+    __m256i sum = _mm256_add_epi8(_mm256_add_epi8(w[0], w[1]), _mm256_add_epi8(w[2], w[3]));
+    return _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_set1_epi8(-128), sum), _mm256_set1_epi16(-1));
+}
+
+/* A row's group with 128 added to each activation, as Q6_K multiplies it. */
+AVX2_INLINE void sl_flip_group(uint8_t out[SL_GROUP], const uint8_t *q)
+{
+    _mm256_storeu_si256((__m256i *)(void *)out, _mm256_xor_si256(sl_load_256(q), _mm256_set1_epi8(-128)));
 }
 
 #endif
