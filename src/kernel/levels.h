@@ -8,7 +8,7 @@
 
 #if defined(__x86_64__)
 
-/* attn_avx2.c, attn_pack_avx2.c; attn_avx512.c */
+/* attn_avx2.c, attn_pack_avx2.c; attn_avx512.c, attn_f16_avx512.c */
 #define SL_KERNELS_ATTN_AVX2(X)                                                                                        \
     X(attn_qpack_q8, sl_attn_qpack_fn)                                                                                 \
     X(attn_tile_f16, sl_attn_tile_fn)                                                                                  \
@@ -115,11 +115,11 @@
     X(gemm_q6_k, sl_gemm_fn)
 
 #if defined(SLUICE_HAVE_SME) /* set by the build where the compiler knows SME */
-/* attn_sme.c, gemm_sme.c */
+/* attn_sme.c, attn_f16_sme.c, gemm_sme.c */
 #define SL_KERNELS_SME(X)                                                                                              \
-    X(attn_tile_q8, sl_attn_tile_fn) X(gemm_q8_0, sl_gemm_fn) X(gemm_q4_0, sl_gemm_fn) X(gemm_q4_1, sl_gemm_fn)        \
-    X(gemm_q5_0, sl_gemm_fn) X(gemm_q5_1, sl_gemm_fn) X(gemm_q4_k, sl_gemm_fn) X(gemm_q5_k, sl_gemm_fn)                \
-    X(gemm_q6_k, sl_gemm_fn)
+    X(attn_tile_f16, sl_attn_tile_fn) X(attn_tile_q8, sl_attn_tile_fn) X(gemm_q8_0, sl_gemm_fn)                        \
+    X(gemm_q4_0, sl_gemm_fn) X(gemm_q4_1, sl_gemm_fn) X(gemm_q5_0, sl_gemm_fn) X(gemm_q5_1, sl_gemm_fn)                \
+    X(gemm_q4_k, sl_gemm_fn) X(gemm_q5_k, sl_gemm_fn) X(gemm_q6_k, sl_gemm_fn)
 #else
 #define SL_KERNELS_SME(X)
 #endif
