@@ -15,7 +15,7 @@
 #include "common/fault_vfs.h"
 #include "common/tiny_run.h"
 
-enum { N_PROMPT = EFFORT_IS_SANITIZED ? 600 : 1500, N_PREDICT = 12 };
+enum { N_PROMPT = EFFORT_IS_SMALL ? 600 : 1500, N_PREDICT = 12 };
 
 static int32_t prompt[N_PROMPT];
 static sl_io_engine engine; /* of the sessions to come */
@@ -139,7 +139,7 @@ static void transfers_fail(tiny_run *run, fault_kind kind, int code, sl_status w
     sl_err err = {SL_OK, ""};
     uint64_t used = run->budget.used_bytes;
     assert_int_equal(SL_OK, run_all(run, NULL, &plain, &err));
-    uint64_t step = EFFORT_IS_SANITIZED ? 17 : 1;
+    uint64_t step = EFFORT_IS_SMALL ? 17 : 1;
     for (uint64_t n = 1;; n += step) {
         fault_vfs fault;
         fault_vfs_init(&fault, kind, code, n);
@@ -195,7 +195,7 @@ static void what_passes_leaves_the_text(void **unused)
     sl_err err = {SL_OK, ""};
     assert_int_equal(SL_OK, run_all(&run, NULL, &plain, &err));
     for (size_t i = 0; i < sizeof faults / sizeof faults[0]; i++) {
-        for (uint64_t n = 1; n < 60; n += EFFORT_IS_SANITIZED ? 29 : 13) {
+        for (uint64_t n = 1; n < 60; n += EFFORT_IS_SMALL ? 29 : 13) {
             fault_vfs fault;
             fault_vfs_init(&fault, faults[i].kind, faults[i].code, n);
             fault.n_in_row = faults[i].n_in_row;

@@ -15,11 +15,11 @@
 #include "common/tiny_run.h"
 
 enum {
-    LONG = EFFORT_IS_SANITIZED ? 1300 : 5300,
-    SHORT = EFFORT_IS_SANITIZED ? 70 : 150,
+    LONG = EFFORT_IS_SMALL ? 1300 : 5300,
+    SHORT = EFFORT_IS_SMALL ? 70 : 150,
     MOST = 400,
-    N_READ = EFFORT_IS_SANITIZED ? 500 : 1500, /* then drawn: */
-    N_DRAWN = EFFORT_IS_SANITIZED ? 60 : 200
+    N_READ = EFFORT_IS_SMALL ? 500 : 1500, /* then drawn: */
+    N_DRAWN = EFFORT_IS_SMALL ? 60 : 200
 };
 
 static int32_t text[LONG]; /* a text with repetitions, so that the n-gram drafter has work */
@@ -98,7 +98,7 @@ static void logits_do_not_depend_on_the_way(void **unused)
     model.emb_type = TINY_TYPE_Q8_0;
     tiny_run_open(&run, &model, sl_cpu_best());
     for (int type = 0; type < SL_KV_TYPE_COUNT; type++)
-        compare_ways(&run, (sl_kv_type)type, ways, EFFORT_IS_SANITIZED ? 3 : sizeof ways / sizeof ways[0], LONG);
+        compare_ways(&run, (sl_kv_type)type, ways, EFFORT_IS_SMALL ? 3 : sizeof ways / sizeof ways[0], LONG);
     tiny_run_close(&run);
 }
 
@@ -110,7 +110,7 @@ static void every_level_gives_the_same_logits(void **unused)
                                      TINY_TYPE_Q4_K, TINY_TYPE_Q5_K, TINY_TYPE_Q6_K};
     static uint64_t want[MOST], got[MOST];
     int n_compared = 0;
-    for (size_t i = 0; i < sizeof types / sizeof types[0]; i += EFFORT_IS_SANITIZED ? 5 : 1)
+    for (size_t i = 0; i < sizeof types / sizeof types[0]; i += EFFORT_IS_SMALL ? 5 : 1)
         for (int type = 0; type < SL_KV_TYPE_COUNT; type++)
             for (int level = 0; level < SL_CPU_LEVEL_COUNT; level++) {
                 if (!sl_cpu_has((sl_cpu_level)level))
@@ -214,8 +214,8 @@ static void speculation_never_changes_the_text(void **unused)
 {
     (void)unused;
     static const case_of cases[] = {
-        {0.0f, 0, 1.0f, 0.0f, 1, SL_KV_TYPE_Q8_0, EFFORT_IS_SANITIZED ? 100 : 1000, 90},
-        {0.8f, 0, 1.0f, 0.0f, 2, SL_KV_TYPE_Q8_0, EFFORT_IS_SANITIZED ? 310 : 4090, 90},
+        {0.0f, 0, 1.0f, 0.0f, 1, SL_KV_TYPE_Q8_0, EFFORT_IS_SMALL ? 100 : 1000, 90},
+        {0.8f, 0, 1.0f, 0.0f, 2, SL_KV_TYPE_Q8_0, EFFORT_IS_SMALL ? 310 : 4090, 90},
         {1.2f, 40, 0.9f, 0.0f, 3, SL_KV_TYPE_F16, 63, 90},
         {1.2f, 0, 1.0f, 0.05f, 4, SL_KV_TYPE_Q8_0, 1, 140},
         {0.8f, 0, 0.95f, 0.0f, 5, SL_KV_TYPE_F16, 2047, 300},
@@ -224,12 +224,12 @@ static void speculation_never_changes_the_text(void **unused)
     tiny_run run;
     tiny_model model = tiny_model_of_seed(5);
     tiny_run_open(&run, &model, sl_cpu_best());
-    for (size_t i = 0; i < (EFFORT_IS_SANITIZED ? 2 : sizeof cases / sizeof cases[0]); i++) {
+    for (size_t i = 0; i < (EFFORT_IS_SMALL ? 2 : sizeof cases / sizeof cases[0]); i++) {
         static drawn plain, got;
         const case_of *c = &cases[i];
         sl_generate_result result = draw(&run, c, 0, NULL, &plain);
         assert_int_equal(c->n_predict - 1, result.n_passes);
-        for (size_t k = 0; k < sizeof drafts / sizeof drafts[0]; k += EFFORT_IS_SANITIZED ? 3 : 1) {
+        for (size_t k = 0; k < sizeof drafts / sizeof drafts[0]; k += EFFORT_IS_SMALL ? 3 : 1) {
             size_t n = drafts[k];
             draw(&run, c, n, NULL, &got);
             expect_same(&plain, &got, c, n, "n-gram");

@@ -370,7 +370,7 @@ static sl_plan plan_of(sl_engine *engine, const sl_context_options *options, sl_
 /* By which the process itself grows between two openings. */
 static uint64_t growth_bytes(void)
 {
-    return EFFORT_IS_SANITIZED ? 64 * (uint64_t)MIB : 3 * (uint64_t)MIB;
+    return EFFORT_IS_SMALL ? 64 * (uint64_t)MIB : 3 * (uint64_t)MIB;
 }
 
 static void assert_close(uint64_t a, uint64_t b)
@@ -384,7 +384,7 @@ static void a_plan_without_weights_is_the_plan(void **unused)
     (void)unused;
     const sl_context_options options = context_options(100000);
     const uint64_t rams[] = {256 * (uint64_t)MIB, 64 * (uint64_t)MIB};
-    for (size_t i = 0; i < (EFFORT_IS_SANITIZED ? 1 : 2); i++) {
+    for (size_t i = 0; i < (EFFORT_IS_SMALL ? 1 : 2); i++) {
         sl_engine *bare = open_engine(rams[i], true), *whole = open_engine(rams[i], false);
         sl_plan a = plan_of(bare, &options, SL_OK, NULL), b = plan_of(whole, &options, SL_OK, NULL), c;
         sl_context *context = NULL;
