@@ -19,13 +19,13 @@
 #include "common/tiny_model.h"
 
 enum {
-    N_CYCLES = EFFORT_IS_SANITIZED ? 100 : 1000,
+    N_CYCLES = EFFORT_IS_SMALL ? 100 : 1000,
     N_FIRST = 10,   /* after these everything that is made once has been made */
     N_TOKENS = 128, /* of a prompt: two tile groups */
     /* Tokens that a streaming context is made for: its budget holds a small share of them, although a sanitizer's own
      * memory comes and goes within it. */
-    N_LONG = EFFORT_IS_SANITIZED ? 1 << 18 : 16384,
-    SPARE_MIB = EFFORT_IS_SANITIZED ? 160 : 2,
+    N_LONG = EFFORT_IS_SMALL ? 1 << 18 : 16384,
+    SPARE_MIB = EFFORT_IS_SMALL ? 160 : 2,
     NOISE_BYTES = 2 << 20
 };
 
@@ -195,7 +195,7 @@ static void expect_same(const holdings *first, const holdings *last)
     assert_int_equal(first->n_fds, last->n_fds);
     assert_int_equal(first->n_threads, last->n_threads);
     assert_int_equal(0, last->n_files);
-    if (EFFORT_IS_SANITIZED) /* it maps what it likes, keeps freed blocks for a while, and looks for leaks itself */
+    if (EFFORT_IS_SMALL) /* it maps what it likes, keeps freed blocks for a while, and looks for leaks itself */
         return;
     assert_int_equal(first->n_maps, last->n_maps);
     if (last->rss_bytes > first->rss_bytes + NOISE_BYTES)

@@ -217,14 +217,14 @@ static void run_wild(uint64_t seed)
 static void test_steady(void **state)
 {
     (void)state;
-    for (uint64_t i = 0; i < (EFFORT_IS_SANITIZED ? 20 : 60); i++)
+    for (uint64_t i = 0; i < (EFFORT_IS_SMALL ? 20 : 60); i++)
         run_steady(base_seed() + i);
 }
 
 static void test_wild(void **state)
 {
     (void)state;
-    for (uint64_t i = 0; i < (EFFORT_IS_SANITIZED ? 15 : 40); i++)
+    for (uint64_t i = 0; i < (EFFORT_IS_SMALL ? 15 : 40); i++)
         run_wild(base_seed() + i);
 }
 
