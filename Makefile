@@ -9,14 +9,14 @@ SANITIZED = unit prop fault
 export MODEL
 
 .DEFAULT_GOAL := all
-.PHONY: all help setup demo test check asan tsan fuzz macos lint fmt bench install clean
+.PHONY: all help setup demo test check asan tsan fuzz macos arm64 lint fmt bench install clean
 
 all: ## build build/sluice, build/libsluice.a and build/libsluice.so
 	@tools/setup.sh --check build
 	@tools/build.sh $(BUILD) "sluice sluice_core sluice_shared"
 
 help: ## this list
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
+	@sed -n 's/^\([a-z0-9]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
 
 setup: ## install what building, testing and the demo need (apt; root or sudo)
 	@tools/setup.sh build test model
@@ -50,7 +50,12 @@ fuzz: ## libFuzzer on every parser, FUZZ_SECONDS each
 
 macos: ## cross-build everything for macOS on arm64 (MACOS_ARCH=x86_64 too) and examine it; it cannot run here
 	@tools/setup.sh build macos
-	@tools/macos.sh build_macos $(MACOS_ARCH)
+	@tools/macos.sh build_cross $(MACOS_ARCH)
+
+arm64: ## cross-build the checks of kernels for Linux on arm64, run them under qemu, compare logits with x86-64
+	@tools/setup.sh build macos
+	@tools/build.sh $(BUILD) sluice
+	@tools/arm64.sh build_cross $(BUILD)/sluice
 
 lint: ## include graph, headers, forbidden calls, stray instructions
 	@tools/setup.sh --check build test
@@ -69,4 +74,4 @@ install: all ## copy program, library, headers and pkg-config file to PREFIX
 	@cmake --install $(BUILD) --prefix "$(PREFIX)"
 
 clean: ## remove the build folders
-	@rm -rf build build_asan build_tsan build_fuzz build_macos
+	@rm -rf build build_asan build_tsan build_fuzz build_cross

@@ -1,4 +1,5 @@
-# Whether the compiler knows Arm's SME: clang 18 and later do. Kernels and level are left out otherwise.
+# Whether the compiler knows Arm's SME, as zig's clang 22 does and gcc 12 and clang 14 do not. Kernels and level are left
+# out otherwise.
 include(CheckCSourceCompiles)
 set(CMAKE_TRY_COMPILE_TARGET_TYPE STATIC_LIBRARY) # linking would want what src/kernel/sme.c has
 check_c_source_compiles("#include <arm_sme.h>
