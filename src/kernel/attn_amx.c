@@ -37,16 +37,16 @@ typedef struct q8_tile {
 typedef struct block {
     const uint8_t *q;
     float *state;
-    float *s;                  /* [64][16] scores */
-    uint8_t *p;                /* [D/32][2][16][64] low, high bytes of P, four keys to a 32-bit lane */
-    bool masked;               /* by some of its queries some keys are not seen */
-    __mmask16 vis[SL_TILE];    /* if masked: bit i: query i sees the key */
-    __mmask16 seen;            /* bit i: query i sees any key */
-    __m512 maxima[2];          /* of even and of odd keys */
-    __m512 m, l;               /* of the tile */
-    __m512 alpha, beta;        /* of the fold */
+    float *s;                   /* [64][16] scores */
+    uint8_t *p;                 /* [D/32][2][16][64] low, high bytes of P, four keys to a 32-bit lane */
+    bool masked;                /* by some of its queries some keys are not seen */
+    __mmask16 vis[SL_TILE];     /* if masked: bit i: query i sees the key */
+    __mmask16 seen;             /* bit i: query i sees any key */
+    __m512 maxima[2];           /* of even and of odd keys */
+    __m512 m, l;                /* of the tile */
+    __m512 alpha, beta;         /* of the fold */
     __m512 inverse[MAX_GROUPS]; /* if masked: 65535 / vmax, vmax over the keys that the query sees */
-    __m512 scale[MAX_GROUPS];  /* vmax / 65535 */
+    __m512 scale[MAX_GROUPS];   /* vmax / 65535 */
 } block;
 
 /* ---- bytes ---- */
@@ -455,7 +455,9 @@ AMX void sl_attn_tile_q8_amx(const sl_tile_args *args)
     const size_t few = sl_attn_few(args->n_queries, SL_FEW_AMX_Q8);
     sl_tile_args rest = *args;
     rest.n_queries -= few;
-    if (few > 0)
+    if (few >= SL_FOUR_LEAST)
+        sl_attn_four_q8_amx(args, rest.n_queries);
+    else if (few > 0)
         sl_attn_few_q8_avx512(args, rest.n_queries);
     if (rest.n_queries == 0)
         return;

@@ -11,8 +11,11 @@
 #include "kernel/kernel.h"
 
 /* Most queries of a call's last block that take this path. AVX2: where bench/bench_attn.c sees the two paths meet.
- * AVX-512: by counting instructions. AMX: measured, where AVX-512's path for few and AMX meet. */
-enum { SL_FEW_AVX2_F16 = 8, SL_FEW_AVX2_Q8 = 4, SL_FEW_AVXVNNI_Q8 = 4, SL_FEW_AVX512_F16 = 4, SL_FEW_AVX512_Q8 = 6, SL_FEW_AMX_Q8 = 3 };
+ * AVX-512 and AMX: measured on a Sapphire Rapids server, where the two paths meet. */
+enum { SL_FEW_AVX2_F16 = 8, SL_FEW_AVX2_Q8 = 4, SL_FEW_AVXVNNI_Q8 = 4 };
+enum { SL_FEW_AVX512_F16 = 12, SL_FEW_AVX512_Q8 = 4, SL_FEW_AMX_Q8 = 4 };
+/* AVX-512 and AMX: so many of them, or more, go four at a time (attn_four.h), fewer one by one. Measured there, too. */
+enum { SL_FOUR_LEAST = 3 };
 /* NEON, I8MM: by counting instructions; four queries fill a vector of the other path. */
 enum { SL_FEW_NEON_F16 = 3, SL_FEW_NEON_Q8 = 3, SL_FEW_I8MM_Q8 = 2 };
 
@@ -39,7 +42,11 @@ void sl_attn_few_q8_avx2(const sl_tile_args *args, size_t first);
 /* With AVX-VNNI. */
 void sl_attn_few_q8_avxvnni(const sl_tile_args *args, size_t first);
 /* With AVX-512 and VNNI. */
+void sl_attn_few_f16_avx512(const sl_tile_args *args, size_t first);
 void sl_attn_few_q8_avx512(const sl_tile_args *args, size_t first);
+void sl_attn_four_q8_avx512(const sl_tile_args *args, size_t first);
+/* With AMX, too. */
+void sl_attn_four_q8_amx(const sl_tile_args *args, size_t first);
 #elif defined(__aarch64__)
 __attribute__((always_inline)) static inline void sl_attn_fetch(const uint8_t *at, size_t bytes)
 {

@@ -2,46 +2,22 @@
  * Lanes are keys. A 16-bit number is 256 * high + low, and a byte dot product takes 64 bytes as they lie: the low bytes
  * of a query or of P are its unsigned operand; a query's high bytes are signed, so there the keys become unsigned, as
  * k + 128, and 128 * the sum of high bytes is taken off. One query at a time: nothing is widened that two could share.
- * F16 has no such shortcut and takes the AVX2 version. */
+ */
 #include "kernel/attn_few.h"
 
 #if defined(__x86_64__)
 
-#include "kernel/avx512.h"
+#include "kernel/attn_few_avx512.h"
 
 enum { MAX_GROUPS = SL_MAX_HEAD_DIM / SL_GROUP, MAX_PAIRS = MAX_GROUPS / 2 };
 
 /* One query, out of its block. Pairs are of groups: 64 dimensions, the last one's second half perhaps absent. */
 typedef struct few_query {
     _Alignas(64) float o[SL_MAX_HEAD_DIM]; /* of the tile, times beta */
-    __m512 s[4];                           /* scores, then p: keys 0..15, 16..31, ... */
+    few_softmax soft;
     __m512i low[MAX_PAIRS], high[MAX_PAIRS], offset[MAX_PAIRS]; /* offset: -128 * the sums of high bytes */
     const float *qs;                                            /* a group's scale at g * SL_LANES */
-    float *state;                                               /* at its lane */
-    uint64_t mask;
-    float m, l, alpha, beta;
 } few_query;
-
-AVX512_INLINE __m512 halves_16(const uint8_t *in)
-{
-    return _mm512_cvtph_ps(_mm256_load_si256((const __m256i *)(const void *)in));
-}
-
-AVX512_INLINE float max_of_lanes(__m512 x)
-{
-    __m256 eight = _mm256_max_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
-    __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
-    four = _mm_max_ps(four, _mm_movehl_ps(four, four));
-    return _mm_cvtss_f32(_mm_max_ss(four, _mm_movehdup_ps(four)));
-}
-
-AVX512_INLINE float tree_of_lanes(__m512 x)
-{
-    __m256 eight = _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
-    __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
-    four = _mm_add_ps(four, _mm_movehl_ps(four, four));
-    return _mm_cvtss_f32(_mm_add_ss(four, _mm_movehdup_ps(four)));
-}
 
 /* ---- sums of lanes: of 2 and 4 vectors inside each 128 bits, then across ---- */
 
@@ -81,10 +57,10 @@ AVX512_INLINE __m512i key_products(__m512i k, const few_query *f, size_t pair)
 /* s = fma(dot, ks * qs, s) */
 AVX512_INLINE void add_score(few_query *f, const uint8_t *tile, size_t head_dim, size_t g, int sixteen, __m512i dot)
 {
-    __m512 ks = halves_16(tile + 64 * head_dim + g * 2 * SL_TILE + 32 * sixteen);
+    __m512 ks = few_halves(tile + 64 * head_dim + g * 2 * SL_TILE + 32 * sixteen);
     __m512 scale = _mm512_mul_ps(ks, _mm512_set1_ps(f->qs[g * SL_LANES]));
-    __m512 before = g == 0 ? _mm512_setzero_ps() : f->s[sixteen];
-    f->s[sixteen] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), scale, before);
+    __m512 before = g == 0 ? _mm512_setzero_ps() : f->soft.s[sixteen];
+    f->soft.s[sixteen] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), scale, before);
 }
 
 /* Both groups of a pair, or the first only. */
@@ -103,42 +79,14 @@ AVX512_INLINE void scores_of_pair(few_query *f, const uint8_t *tile, size_t head
     }
 }
 
-/* ---- softmax and the fold ---- */
-
-/* Softcap, mask, maximum, p and its sum; m and l of the state; alpha and beta for its o. */
-AVX512_INLINE void softmax(few_query *f, float softcap)
-{
-    const __m512 nothing = _mm512_set1_ps(-INFINITY), cap = _mm512_set1_ps(softcap * SL_LOG2E);
-    __m512 m = nothing;
-    for (int i = 0; i < 4; i++) {
-        if (softcap != 0.0f)
-            f->s[i] = _mm512_mul_ps(cap, sl_avx512_tanh(f->s[i]));
-        /* a hidden key's score becomes -inf, from which p = +0 follows */
-        f->s[i] = _mm512_mask_mov_ps(nothing, (__mmask16)(f->mask >> 16 * i), f->s[i]);
-        m = _mm512_max_ps(f->s[i], m); /* passes over a NaN */
-    }
-    f->m = max_of_lanes(m) + 0.0f; /* -0 becomes +0 */
-    __m512 sum = _mm512_setzero_ps();
-    for (int i = 0; i < 4; i++) {
-        f->s[i] = sl_avx512_exp2(_mm512_sub_ps(f->s[i], _mm512_set1_ps(f->m)));
-        sum = _mm512_add_ps(sum, f->s[i]);
-    }
-    f->l = tree_of_lanes(sum);
-    float before = f->state[0], m_new = f->m > before ? f->m : before;
-    __m128 both = _mm_sub_ps(_mm_setr_ps(before, f->m, 0.0f, 0.0f), _mm_set1_ps(m_new));
-    both = _mm512_castps512_ps128(sl_avx512_exp2(_mm512_zextps128_ps512(both)));
-    f->alpha = _mm_cvtss_f32(both);
-    f->beta = _mm_cvtss_f32(_mm_movehdup_ps(both));
-    f->state[0] = m_new;
-    f->state[SL_LANES] = fmaf(f->state[SL_LANES], f->alpha, f->l * f->beta);
-}
+/* ---- the fold ---- */
 
 AVX512_INLINE void fold_o(const few_query *f, size_t head_dim)
 {
-    float *at = f->state + 2 * SL_LANES;
+    float *at = f->soft.state + 2 * SL_LANES;
     for (size_t d = 0; d < head_dim; d += 8, at += 8 * SL_LANES)
         for (size_t i = 0; i < 8; i++) /* unrolled by the compiler */
-            at[i * SL_LANES] = fmaf(at[i * SL_LANES], f->alpha, f->o[d + i]);
+            at[i * SL_LANES] = fmaf(at[i * SL_LANES], f->soft.alpha, f->o[d + i]);
 }
 
 /* ---- outputs ---- */
@@ -156,12 +104,12 @@ AVX512_INLINE float weights(const few_query *f, const uint8_t *vs, __m512i *low,
 {
     __m512 most = _mm512_setzero_ps();
     for (int i = 0; i < 4; i++)
-        most = _mm512_mask_max_ps(most, (__mmask16)(f->mask >> 16 * i), halves_16(vs + 32 * i), most);
-    float vmax = max_of_lanes(most);
+        most = _mm512_mask_max_ps(most, (__mmask16)(f->soft.mask >> 16 * i), few_halves(vs + 32 * i), most);
+    float vmax = few_max_of_lanes(most);
     const __m512 inverse = _mm512_set1_ps(vmax > 0.0f ? 65535.0f / vmax : 0.0f);
     __m512i p[4];
     for (int i = 0; i < 4; i++)
-        p[i] = _mm512_cvtps_epi32(_mm512_mul_ps(f->s[i], _mm512_mul_ps(halves_16(vs + 32 * i), inverse)));
+        p[i] = _mm512_cvtps_epi32(_mm512_mul_ps(f->soft.s[i], _mm512_mul_ps(few_halves(vs + 32 * i), inverse)));
     *low = bytes_joined(p[0], p[1], p[2], p[3]);
     *high = bytes_joined(_mm512_srli_epi32(p[0], 8), _mm512_srli_epi32(p[1], 8), _mm512_srli_epi32(p[2], 8),
                          _mm512_srli_epi32(p[3], 8));
@@ -188,7 +136,7 @@ AVX512_INLINE void outputs_of_group(few_query *f, const sl_tile_args *args, size
         __m512i b = add_neighbours(SUM_OF_FOUR(DIMENSION, 8), SUM_OF_FOUR(DIMENSION, 12));
 #undef DIMENSION
         __m512 o = _mm512_mul_ps(_mm512_cvtepi32_ps(add_neighbours(a, b)), _mm512_set1_ps(scale));
-        _mm512_store_ps(f->o + d, _mm512_mul_ps(o, _mm512_set1_ps(f->beta)));
+        _mm512_store_ps(f->o + d, _mm512_mul_ps(o, _mm512_set1_ps(f->soft.beta)));
     }
 }
 
@@ -209,9 +157,9 @@ AVX512_INLINE void query_load(few_query *f, const uint8_t *block, size_t lane, s
         f->high[pair] = g % 2 ? _mm512_inserti64x4(f->high[pair], high, 1) : _mm512_zextsi256_si512(high);
     }
     for (size_t pair = 0; 2 * SL_GROUP * pair < head_dim; pair++)
-        f->offset[pair] = _mm512_sub_epi32(
-            _mm512_setzero_si512(),
-            _mm512_dpbusd_epi32(_mm512_setzero_si512(), _mm512_set1_epi8((char)0x80), f->high[pair]));
+        f->offset[pair] =
+            _mm512_sub_epi32(_mm512_setzero_si512(),
+                             _mm512_dpbusd_epi32(_mm512_setzero_si512(), _mm512_set1_epi8((char)0x80), f->high[pair]));
 }
 
 AVX512 void sl_attn_few_q8_avx512(const sl_tile_args *call, size_t first)
@@ -222,10 +170,10 @@ AVX512 void sl_attn_few_q8_avx512(const sl_tile_args *call, size_t first)
     few_query f;
     args.next = call->next ? call->next : call->tile;
     for (size_t query = first; query < args.n_queries; query++) {
-        f.mask = args.masks ? args.masks[query] : UINT64_MAX;
-        if (f.mask == 0)
+        f.soft.mask = args.masks ? args.masks[query] : UINT64_MAX;
+        if (f.soft.mask == 0)
             continue;
-        f.state = (float *)(void *)(args.states + query / SL_LANES * args.state_stride) + query % SL_LANES;
+        f.soft.state = (float *)(void *)(args.states + query / SL_LANES * args.state_stride) + query % SL_LANES;
         query_load(&f, block, query % SL_LANES, head_dim);
         for (size_t pair = 0; 2 * SL_GROUP * pair < head_dim; pair++) {
             sl_attn_fetch(args.next + pair * 2 * SL_GROUP * SL_TILE, 2 * SL_GROUP * SL_TILE);
@@ -234,7 +182,7 @@ AVX512 void sl_attn_few_q8_avx512(const sl_tile_args *call, size_t first)
             else
                 scores_of_pair(&f, args.tile, head_dim, pair, false);
         }
-        softmax(&f, args.softcap);
+        few_softmax_run(&f.soft, args.softcap);
         sl_attn_fetch(args.next + 64 * head_dim, 4 * head_dim);
         sl_attn_fetch(args.next + 132 * head_dim, 4 * head_dim);
         for (size_t g = 0; g < head_dim / SL_GROUP; g++)
