@@ -7,6 +7,7 @@
 
 #define BODY AVXVNNI_INLINE
 #define DOT(sum, a, b) _mm256_dpwssd_avx_epi32(sum, a, b)
+#define DOTS 12
 #include "kernel/attn_blocks256.h"
 
 AVXVNNI void sl_attn_tile_q8_avxvnni(const sl_tile_args *args)

@@ -14,11 +14,10 @@
 #include "kernel/attn_dot256.h"
 #include "kernel/attn_few.h"
 
-/* Accumulators of a register block: 8 leave room for queries and broadcasts in 16 registers and hide the latency
- * of two instructions a cycle. Accumulator i belongs to key (or dimension) i / nv and vector i % nv. Each
- * has a name, because gcc leaves an array of them in memory. */
-enum { ACCUMULATORS = 8, HALF_BLOCK = 8 };
-#define EACH_ACCUMULATOR(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7)
+/* Accumulator i of a register block belongs to key (or dimension) i / nv and vector i % nv. Each has a name, because gcc
+ * leaves an array of them in memory. */
+enum { HALF_BLOCK = 8 };
+#define EACH_DOT(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11)
 /* gcc 12 without this: two register copies for every step, and spills (-fno-tree-coalesce-vars cures it too). */
 #define KEEP(i) __asm__("" : "+x"(acc##i));
 
@@ -30,7 +29,9 @@ typedef struct block {
     float *vis;               /* [64][16] all ones where the key is visible */
     __m256 m[2], l[2];        /* of the tile */
     __m256 alpha[2], beta[2]; /* of the fold */
+    __m256 scale[2];          /* Q8_0: of a group's output */
     __m256 seen[2];           /* all ones where the query sees any key */
+    uint64_t any, all;        /* keys that any query sees, and that all see which see any */
     const uint8_t *next;      /* the tile to call into the cache while this block is scored, or NULL */
 } block;
 
@@ -182,32 +183,52 @@ BODY void add_score(float *at, __m256i dot, float ks, const float *qs, bool firs
     _mm256_store_ps(at, _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot), scale, before));
 }
 
-BODY void score_q8(const q8_tile *t, const block *b, const int nv)
+/* Scores of keys [key, key + nk) from one group. */
+BODY void score_keys(const q8_tile *t, const block *b, size_t g, int key, const int nk, const int nv)
 {
-    /* of a tile, the bytes to one key's group of K */
-    const size_t head_dim = t->head_dim, share = sl_tile_bytes(SL_KV_TYPE_Q8_0, SL_GROUP) / SL_TILE;
-    const float *all_qs = (const float *)(const void *)((const uint8_t *)b->q + head_dim * SL_LANES * 2);
-    for (int key = 0; key < SL_TILE; key += ACCUMULATORS / nv)
-        for (size_t g = 0; g < head_dim / SL_GROUP; g++) {
 #define ZERO(i) __m256i acc##i = _mm256_setzero_si256();
-#define STEP(i) acc##i = add_dot(acc##i, k + (size_t)(i / nv) * head_dim, i % nv ? q1 : q0);
-#define STORE(i) add_score(s + i / nv * SL_LANES + i % nv * 8, acc##i, ks[i / nv], qs + i % nv * 8, g == 0);
-            EACH_ACCUMULATOR(ZERO)
-            if (b->next)
-                sl_attn_fetch(b->next + (g * SL_TILE + (size_t)key) * share, (size_t)(ACCUMULATORS / nv) * share);
-            const int16_t *q = (const int16_t *)b->q + g * SL_GROUP * SL_LANES;
-            const int16_t *k = t->k + (size_t)key * head_dim + g * SL_GROUP;
-            for (int e = 0; e < SL_GROUP; e += 2, q += 2 * SL_LANES, k += 2) {
-                const __m256i q0 = pairs_load(q), q1 = pairs_load(q + 16);
-                EACH_ACCUMULATOR(STEP)
-                EACH_ACCUMULATOR(KEEP)
-            }
-            float *s = b->s + key * SL_LANES;
-            const float *ks = t->ks + g * SL_TILE + key, *qs = all_qs + g * SL_LANES;
-            EACH_ACCUMULATOR(STORE)
+#define STEP(i)                                                                                                        \
+    if (i < nk * nv)                                                                                                   \
+        acc##i = add_dot(acc##i, k + (size_t)(i / nv) * t->head_dim, i % nv ? q1 : q0);
+#define HOLD(i)                                                                                                        \
+    if (i < nk * nv)                                                                                                   \
+        KEEP(i)
+#define STORE(i)                                                                                                       \
+    if (i < nk * nv)                                                                                                   \
+        add_score(s + i / nv * SL_LANES + i % nv * 8, acc##i, ks[i / nv], qs + i % nv * 8, g == 0);
+    EACH_DOT(ZERO)
+    const int16_t *q = (const int16_t *)b->q + g * SL_GROUP * SL_LANES;
+    const int16_t *k = t->k + (size_t)key * t->head_dim + g * SL_GROUP;
+    for (int e = 0; e < SL_GROUP; e += 2, q += 2 * SL_LANES, k += 2) {
+        const __m256i q0 = pairs_load(q), q1 = pairs_load(q + 16);
+        EACH_DOT(STEP)
+        EACH_DOT(HOLD)
+    }
+    float *s = b->s + key * SL_LANES;
+    const float *ks = t->ks + g * SL_TILE + key;
+    const float *qs = (const float *)(const void *)((const uint8_t *)b->q + t->head_dim * SL_LANES * 2) + g * SL_LANES;
+    EACH_DOT(STORE)
 #undef ZERO
 #undef STEP
+#undef HOLD
 #undef STORE
+}
+
+BODY void score_q8(const q8_tile *t, const block *b, const int nv, const bool masked)
+{
+    /* of a tile, the bytes to one key's group of K */
+    const size_t share = sl_tile_bytes(SL_KV_TYPE_Q8_0, SL_GROUP) / SL_TILE;
+    const int nk = DOTS / nv;
+    for (int key = 0; key < SL_TILE; key += nk)
+        for (size_t g = 0; g < t->head_dim / SL_GROUP; g++) {
+            if (b->next)
+                sl_attn_fetch(b->next + (g * SL_TILE + (size_t)key) * share, (size_t)nk * share);
+            if (masked && !(b->any >> key & ((1u << nk) - 1)))
+                continue; /* the mask gives them their scores */
+            if (key + nk <= SL_TILE)
+                score_keys(t, b, g, key, nk, nv);
+            else
+                score_keys(t, b, g, key, SL_TILE % nk, nv);
         }
 }
 
@@ -218,6 +239,14 @@ BODY __m256 visible_vmax(const float *vs, const block *b, int j)
     for (int t = 0; t < SL_TILE; t++)
         vmax = _mm256_max_ps(_mm256_and_ps(_mm256_set1_ps(vs[t]), _mm256_load_ps(b->vis + t * SL_LANES + 8 * j)), vmax);
     return vmax;
+}
+
+/* rint(p * factor) - 32768 in the low 16 bits of each lane: the sum with 2^23 + 32768 rounds to an integer, to even in a
+ * tie like rint, and the bits above those 16 are 0x4b00 whatever it is. */
+BODY __m256i weight_bits(const float *p, __m256 factor)
+{
+    return _mm256_castps_si256(
+        _mm256_add_ps(_mm256_mul_ps(_mm256_load_ps(p), factor), _mm256_set1_ps(0x1p23f + 32768.0f)));
 }
 
 /* P - 32768 of group g, two keys to a 32-bit lane; returns vmax / 65535. */
@@ -231,47 +260,71 @@ BODY __m256 weights_q8(const q8_tile *t, const block *b, size_t g, int j, const 
         __m256 f0 = masked ? _mm256_mul_ps(_mm256_set1_ps(vs[key]), inverse) : _mm256_set1_ps(vf[key]);
         __m256 f1 = masked ? _mm256_mul_ps(_mm256_set1_ps(vs[key + 1]), inverse) : _mm256_set1_ps(vf[key + 1]);
         const float *p = b->s + key * SL_LANES + 8 * j;
-        __m256i low = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_load_ps(p), f0));
-        __m256i high = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_load_ps(p + SL_LANES), f1));
-        __m256i pair = _mm256_or_si256(low, _mm256_slli_epi32(high, 16));
-        /* flipping bit 15 of a 16-bit P is P - 32768 as a signed number */
+        __m256i low = weight_bits(p, f0), high = _mm256_slli_epi32(weight_bits(p + SL_LANES, f1), 16);
         _mm256_store_si256((__m256i *)(void *)(t->weight + key / 2 * SL_LANES + 8 * j),
-                           _mm256_xor_si256(pair, _mm256_set1_epi32((int32_t)0x80008000u)));
+                           _mm256_blend_epi16(low, high, 0xaa));
     }
     return _mm256_div_ps(vmax, full);
 }
 
-BODY void output_q8(const q8_tile *t, const block *b, const int nv, const bool masked)
+/* Dimensions [d, d + nd), of one group. */
+BODY void output_dims(const q8_tile *t, const block *b, size_t d, const int nd, const int nv, const bool masked)
 {
-    __m256 scale[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()};
-    for (size_t d = 0; d < t->head_dim; d += (size_t)(ACCUMULATORS / nv)) {
-        if (d % SL_GROUP == 0)
-            for (int j = 0; j < nv; j++)
-                scale[j] = weights_q8(t, b, d / SL_GROUP, j, masked);
-#define BIAS(i) __m256i acc##i = _mm256_set1_epi32(t->bias[d + (size_t)(i / nv)]);
-#define STEP(i) acc##i = add_dot(acc##i, v + i / nv * SL_TILE, i % nv ? w1 : w0);
+#define BIAS(i) __m256i acc##i = i < nd * nv ? _mm256_set1_epi32(t->bias[d + (size_t)(i / nv)]) : _mm256_setzero_si256();
+#define STEP(i)                                                                                                        \
+    if (i < nd * nv)                                                                                                   \
+        acc##i = add_dot(acc##i, v + i / nv * SL_TILE, i % nv ? w1 : w0);
+#define HOLD(i)                                                                                                        \
+    if (i < nd * nv)                                                                                                   \
+        KEEP(i)
 #define FOLD(i)                                                                                                        \
-    fold_o(b, i % nv, d + (size_t)(i / nv), _mm256_mul_ps(_mm256_cvtepi32_ps(acc##i), scale[i % nv]), masked);
-        EACH_ACCUMULATOR(BIAS)
-        const int16_t *v = t->v + d * SL_TILE;
-        const uint32_t *w = t->weight;
-        for (int key = 0; key < SL_TILE; key += 2, v += 2, w += SL_LANES) {
-            const __m256i w0 = pairs_load(w), w1 = pairs_load(w + 8);
-            EACH_ACCUMULATOR(STEP)
-            EACH_ACCUMULATOR(KEEP)
-        }
-        EACH_ACCUMULATOR(FOLD)
+    if (i < nd * nv)                                                                                                   \
+        fold_o(b, i % nv, d + (size_t)(i / nv), _mm256_mul_ps(_mm256_cvtepi32_ps(acc##i), b->scale[i % nv]), masked);
+    EACH_DOT(BIAS)
+    const int16_t *v = t->v + d * SL_TILE;
+    const uint32_t *w = t->weight;
+    for (int key = 0; key < SL_TILE; key += 2, v += 2, w += SL_LANES) {
+        const __m256i w0 = pairs_load(w), w1 = pairs_load(w + 8);
+        EACH_DOT(STEP)
+        EACH_DOT(HOLD)
+    }
+    EACH_DOT(FOLD)
 #undef BIAS
 #undef STEP
+#undef HOLD
 #undef FOLD
+}
+
+BODY void output_q8(const q8_tile *t, block *b, const int nv, const bool masked)
+{
+    const size_t nd = DOTS / (size_t)nv;
+    for (size_t g = 0; g < t->head_dim / SL_GROUP; g++) {
+        for (int j = 0; j < nv; j++)
+            b->scale[j] = weights_q8(t, b, g, j, masked);
+        size_t d = g * SL_GROUP, end = d + SL_GROUP;
+        for (; d + nd <= end; d += nd)
+            output_dims(t, b, d, (int)nd, nv, masked);
+        if (SL_GROUP % nd != 0)
+            output_dims(t, b, d, (int)(SL_GROUP % nd), nv, masked);
     }
 }
 
 BODY void block_q8(const q8_tile *t, block *b, float softcap, const int nv, const bool masked)
 {
-    score_q8(t, b, nv);
+    score_q8(t, b, nv, masked);
     softmax(b, softcap, nv, masked);
     output_q8(t, b, nv, masked);
+}
+
+/* Largest of 64 scales, or 0. */
+BODY float max_of(const float *vs)
+{
+    __m256 eight = _mm256_setzero_ps();
+    for (int i = 0; i < SL_TILE; i += 8)
+        eight = _mm256_max_ps(_mm256_load_ps(vs + i), eight);
+    __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    four = _mm_max_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_max_ss(four, _mm_movehdup_ps(four)));
 }
 
 BODY void widen_q8(q8_tile *t, const uint8_t *tile)
@@ -298,9 +351,7 @@ BODY void widen_q8(q8_tile *t, const uint8_t *tile)
     widen_f16(t->vs, tile + 132 * head_dim, n_scales);
     for (size_t g = 0; g < head_dim / SL_GROUP; g++) {
         const float *vs = t->vs + g * SL_TILE;
-        float vmax = 0.0f;
-        for (size_t i = 0; i < SL_TILE; i++)
-            vmax = vs[i] > vmax ? vs[i] : vmax;
+        float vmax = max_of(vs);
         float inverse = vmax > 0.0f ? 65535.0f / vmax : 0.0f;
         t->vmax[g] = vmax;
         for (size_t i = 0; i < SL_TILE; i++)
@@ -312,15 +363,18 @@ BODY void widen_q8(q8_tile *t, const uint8_t *tile)
 
 typedef enum cut { CUT_NONE, CUT_SOME, CUT_ALL } cut;
 
-/* How much of the tile n queries see: everything, a part, nothing. */
-static cut cut_of_masks(const uint64_t *masks, size_t n)
+/* How much of the tile n queries see: everything, a part, nothing. Sets any and all. */
+BODY cut cut_of_masks(block *b, const uint64_t *masks, size_t n)
 {
-    uint64_t all = UINT64_MAX, any = 0;
+    uint64_t every = UINT64_MAX;
+    b->all = UINT64_MAX;
+    b->any = 0;
     for (size_t i = 0; i < n; i++) {
-        all &= masks[i];
-        any |= masks[i];
+        every &= masks[i];
+        b->all &= masks[i] ? masks[i] : UINT64_MAX;
+        b->any |= masks[i];
     }
-    return any == 0 ? CUT_ALL : all == UINT64_MAX ? CUT_NONE : CUT_SOME;
+    return b->any == 0 ? CUT_ALL : every == UINT64_MAX ? CUT_NONE : CUT_SOME;
 }
 
 /* Points b at block i; CUT_ALL: nothing to do. */
@@ -333,7 +387,7 @@ BODY cut block_start(block *b, const sl_tile_args *args, size_t i, size_t qblock
     if (!args->masks)
         return CUT_NONE;
     const uint64_t *masks = args->masks + i * SL_LANES;
-    cut result = cut_of_masks(masks, n);
+    cut result = cut_of_masks(b, masks, n);
     if (result == CUT_SOME)
         expand_masks(b, masks, 2);
     return result;

@@ -1,7 +1,7 @@
 /* Attention tiles against few queries with 256-bit vectors: the bodies that AVX2 and AVX-VNNI share.
  * Lanes are keys (scores, softmax, Q8_0's outputs) or dimensions (F16's outputs), so that one query fills the vectors.
- * The tile is read as it lies and widened in registers, for one query or two at once: `nq`, a constant
- * in every inlined copy. A query that sees only a part of the tile goes alone. */
+ * The tile is read as it lies and widened in registers, for one query to four at once: `nq`, a constant in every
+ * inlined copy. A query that sees only a part of the tile goes alone. */
 #ifndef SL_ATTN_FEW256_H
 #define SL_ATTN_FEW256_H
 
@@ -11,8 +11,8 @@
 
 #include "kernel/attn_dot256.h"
 
-/* Queries that share what is widened: more would share little more (a third of the work, with Q8_0) and spill. */
-enum { TOGETHER = 2 };
+/* Queries that share what is widened, at most. With Q8_0 more would share little more (a third of the work) and spill. */
+enum { TOGETHER = 4, TOGETHER_Q8 = 2 };
 
 /* One query, out of its block. */
 typedef struct few_query {
@@ -95,14 +95,18 @@ BODY void fold_m_l(few_query *f)
     f->state[SL_LANES] = fmaf(f->state[SL_LANES], f->alpha, f->l * f->beta);
 }
 
-BODY void softmax(few_query *f, float softcap, const bool masked)
+/* Of nq queries side by side: each step waits long for its sum or maximum of lanes. */
+BODY void softmax(few_query *f, float softcap, const int nq, const bool masked)
 {
-    if (softcap != 0.0f)
-        maximum_of_scores(f, softcap, masked);
-    else
-        maximum_of_scores(f, 0.0f, masked);
-    exp_and_sum(f);
-    fold_m_l(f);
+    for (int j = 0; j < nq; j++)
+        if (softcap != 0.0f)
+            maximum_of_scores(f + j, softcap, masked);
+        else
+            maximum_of_scores(f + j, 0.0f, masked);
+    for (int j = 0; j < nq; j++)
+        exp_and_sum(f + j);
+    for (int j = 0; j < nq; j++)
+        fold_m_l(f + j);
 }
 
 BODY void fold_o(const few_query *f, size_t head_dim)
@@ -113,26 +117,51 @@ BODY void fold_o(const few_query *f, size_t head_dim)
             at[i * SL_LANES] = fmaf(at[i * SL_LANES], f->alpha, f->o[d + i]);
 }
 
+/* Ends what the compiler may mix: gcc 12 would compute all eight products before adding two, and spill, or keep one
+ * accumulator of a loop in memory. */
+#define KEEP(x) __asm__ volatile("" : "+x"(x))
+
 /* ---- F16 ---- */
 
 /* Accumulators enough to hide the latency of two fma a cycle; i belongs to vector i / nq and query i % nq. Each has a
  * name, because gcc leaves an array of them in memory. */
-enum { ACCUMULATORS = 8 };
-#define EACH_ACCUMULATOR(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7)
+#define EACH_ACCUMULATOR(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11)
 #define ZERO(i) __m256 acc##i = _mm256_setzero_ps();
+#if defined(__clang__) /* keeps them in registers, and does worse when told to */
+#define HOLD(i)
+#else
+#define HOLD(i)                                                                                                        \
+    if (i < nv * nq)                                                                                                   \
+        KEEP(acc##i);
+#endif
+
+/* Vectors of keys or dimensions that nq queries take at a time: twelve accumulators for three queries, which clang 14
+ * would spill. */
+BODY int vectors_f16(const int nq)
+{
+#if defined(__clang__)
+    return 8 / nq;
+#else
+    return nq == 3 ? 4 : 8 / nq;
+#endif
+}
 
 BODY void scores_f16(few_query *f, const sl_tile_args *args, const int nq)
 {
-    const size_t row_bytes = (size_t)(16 * ACCUMULATORS / nq);
-    for (int key = 0; key < SL_TILE; key += 8 * ACCUMULATORS / nq) {
+    const int nv = vectors_f16(nq);
+    for (int key = 0; key < SL_TILE; key += 8 * nv) {
 #define STEP(i)                                                                                                        \
-    acc##i = _mm256_fmadd_ps(halves_8(k + 16 * (i / nq)), _mm256_broadcast_ss(f[i % nq].qf + d * SL_LANES), acc##i);
-#define STORE(i) _mm256_store_ps(f[i % nq].s + key + 8 * (i / nq), acc##i);
+    if (i < nv * nq)                                                                                                   \
+        acc##i = _mm256_fmadd_ps(halves_8(k + 16 * (i / nq)), _mm256_broadcast_ss(f[i % nq].qf + d * SL_LANES), acc##i);
+#define STORE(i)                                                                                                       \
+    if (i < nv * nq)                                                                                                   \
+        _mm256_store_ps(f[i % nq].s + key + 8 * (i / nq), acc##i);
         EACH_ACCUMULATOR(ZERO)
         const uint8_t *k = args->tile + 2 * key, *next = args->next + 2 * key;
         for (size_t d = 0; d < args->head_dim; d++, k += 2 * SL_TILE, next += 2 * SL_TILE) {
             EACH_ACCUMULATOR(STEP)
-            sl_attn_fetch(next, row_bytes);
+            EACH_ACCUMULATOR(HOLD)
+            sl_attn_fetch(next, (size_t)(16 * nv));
         }
         EACH_ACCUMULATOR(STORE)
 #undef STEP
@@ -140,21 +169,26 @@ BODY void scores_f16(few_query *f, const sl_tile_args *args, const int nq)
     }
 }
 
-/* Dimensions [d, d + 64 / nq). masked: of the one query, whose sum passes over a hidden key, because an fma with p = 0
- * would turn a sum of -0 into +0. */
+/* Dimensions [d, d + 8 * vectors_f16(nq)). masked: of the one query, whose sum passes over a hidden key, because an fma
+ * with p = 0 would turn a sum of -0 into +0. */
 BODY void output_dims_f16(few_query *f, const sl_tile_args *args, size_t d, const int nq, const bool masked)
 {
+    const int nv = vectors_f16(nq);
 #define STEP(i)                                                                                                        \
-    acc##i = _mm256_fmadd_ps(_mm256_broadcast_ss(f[i % nq].s + key), halves_8(v + 16 * (i / nq)), acc##i);
-#define STORE(i) _mm256_store_ps(f[i % nq].o + d + 8 * (i / nq), _mm256_mul_ps(acc##i, _mm256_set1_ps(f[i % nq].beta)));
+    if (i < nv * nq)                                                                                                   \
+        acc##i = _mm256_fmadd_ps(_mm256_broadcast_ss(f[i % nq].s + key), halves_8(v + 16 * (i / nq)), acc##i);
+#define STORE(i)                                                                                                       \
+    if (i < nv * nq)                                                                                                   \
+        _mm256_store_ps(f[i % nq].o + d + 8 * (i / nq), _mm256_mul_ps(acc##i, _mm256_set1_ps(f[i % nq].beta)));
     EACH_ACCUMULATOR(ZERO)
-    const size_t v_off = 128 * args->head_dim + 2 * d, row_bytes = (size_t)(16 * ACCUMULATORS / nq);
+    const size_t v_off = 128 * args->head_dim + 2 * d;
     const uint8_t *v = args->tile + v_off, *next = args->next + v_off;
     for (int key = 0; key < SL_TILE; key++, v += 2 * args->head_dim, next += 2 * args->head_dim) {
-        sl_attn_fetch(next, row_bytes);
+        sl_attn_fetch(next, (size_t)(16 * nv));
         if (masked && !(f->mask >> key & 1))
             continue;
         EACH_ACCUMULATOR(STEP)
+        EACH_ACCUMULATOR(HOLD)
     }
     EACH_ACCUMULATOR(STORE)
 #undef STEP
@@ -180,7 +214,7 @@ BODY void output_16_dims_f16(few_query *f, const sl_tile_args *args, size_t d)
 
 BODY void outputs_f16(few_query *f, const sl_tile_args *args, const int nq, const bool masked)
 {
-    const size_t head_dim = args->head_dim, width = (size_t)(8 * ACCUMULATORS / nq);
+    const size_t head_dim = args->head_dim, width = (size_t)(8 * vectors_f16(nq));
     if (head_dim < width)
         for (size_t d = 0; d < head_dim; d += 16)
             for (int j = 0; j < nq; j++)
@@ -193,8 +227,7 @@ BODY void outputs_f16(few_query *f, const sl_tile_args *args, const int nq, cons
 BODY void queries_f16(few_query *f, const sl_tile_args *args, const int nq, const bool masked)
 {
     scores_f16(f, args, nq);
-    for (int j = 0; j < nq; j++)
-        softmax(f + j, args->softcap, masked);
+    softmax(f, args->softcap, nq, masked);
     outputs_f16(f, args, nq, masked);
     for (int j = 0; j < nq; j++)
         fold_o(f + j, args->head_dim);
@@ -202,12 +235,9 @@ BODY void queries_f16(few_query *f, const sl_tile_args *args, const int nq, cons
 
 /* ---- Q8_0 ---- */
 
-/* Ends what the compiler may mix: gcc 12 would compute all eight products before adding two, and spill. */
-#define KEEP(x) __asm__ volatile("" : "+x"(x))
-
 /* A 32-bit vector for each of nq queries. */
 typedef struct sums {
-    __m256i of[TOGETHER];
+    __m256i of[TOGETHER_Q8];
 } sums;
 
 /* Even and odd signed bytes as 16-bit numbers. */
@@ -234,7 +264,7 @@ BODY void split_pairs(int16_t *out, __m256i a, __m256i b)
 /* The sums of eight vectors' lanes, in order, are three rounds of adding neighbours: of 2, 4 and 8 vectors. */
 BODY sums add_2(sums a, sums b, const int nq)
 {
-    sums r = {{_mm256_setzero_si256(), _mm256_setzero_si256()}};
+    sums r = {{_mm256_setzero_si256()}};
     for (int j = 0; j < nq; j++)
         r.of[j] = _mm256_add_epi32(_mm256_unpacklo_epi32(a.of[j], b.of[j]), _mm256_unpackhi_epi32(a.of[j], b.of[j]));
     return r;
@@ -242,7 +272,7 @@ BODY sums add_2(sums a, sums b, const int nq)
 
 BODY sums add_4(sums a, sums b, const int nq)
 {
-    sums r = {{_mm256_setzero_si256(), _mm256_setzero_si256()}};
+    sums r = {{_mm256_setzero_si256()}};
     for (int j = 0; j < nq; j++)
         r.of[j] = _mm256_add_epi32(_mm256_blend_epi32(a.of[j], b.of[j], 0xcc), _mm256_alignr_epi8(b.of[j], a.of[j], 8));
     return r;
@@ -250,7 +280,7 @@ BODY sums add_4(sums a, sums b, const int nq)
 
 BODY sums add_8(sums a, sums b, const int nq)
 {
-    sums r = {{_mm256_setzero_si256(), _mm256_setzero_si256()}};
+    sums r = {{_mm256_setzero_si256()}};
     for (int j = 0; j < nq; j++)
         r.of[j] = _mm256_add_epi32(_mm256_blend_epi32(a.of[j], b.of[j], 0xf0),
                                    _mm256_permute2x128_si256(a.of[j], b.of[j], 0x21));
@@ -265,7 +295,7 @@ BODY sums add_8(sums a, sums b, const int nq)
 BODY sums key_products(const uint8_t *k, const sums *even, const sums *odd, const int nq)
 {
     __m256i x = _mm256_load_si256((const __m256i *)(const void *)k), x_even = even_bytes(x), x_odd = odd_bytes(x);
-    sums r = {{_mm256_setzero_si256(), _mm256_setzero_si256()}};
+    sums r = {{_mm256_setzero_si256()}};
     for (int j = 0; j < nq; j++)
         r.of[j] = DOT(_mm256_madd_epi16(x_even, even->of[j]), x_odd, odd->of[j]);
     for (int j = 0; j < nq; j++)
@@ -340,7 +370,7 @@ BODY sums value_products(const uint8_t *v, const few_query *f, const int nq)
     /* -32768 * the sum of v, to be taken off: what P - 32768 leaves out */
     __m256i column = _mm256_add_epi16(_mm256_maddubs_epi16(ones, x0), _mm256_maddubs_epi16(ones, x1));
     column = _mm256_madd_epi16(column, _mm256_set1_epi16(-32768));
-    sums r = {{_mm256_setzero_si256(), _mm256_setzero_si256()}};
+    sums r = {{_mm256_setzero_si256()}};
     for (int j = 0; j < nq; j++) {
         __m256i low = _mm256_madd_epi16(even0, weight_load(f + j, 0));
         __m256i high = _mm256_madd_epi16(even1, weight_load(f + j, 2));
@@ -357,7 +387,7 @@ BODY void outputs_q8(few_query *f, const sl_tile_args *args, const int nq, const
     const uint8_t *tile = args->tile;
     const size_t head_dim = args->head_dim;
     for (size_t g = 0; g < head_dim / SL_GROUP; g++) {
-        float scale[TOGETHER] = {0.0f, 0.0f};
+        float scale[TOGETHER_Q8] = {0.0f};
         for (int j = 0; j < nq; j++)
             scale[j] = weights_q8(f + j, tile + 132 * head_dim + g * 2 * SL_TILE, masked);
         sl_attn_fetch(args->next + 64 * head_dim + g * 2 * SL_TILE, 2 * SL_TILE);
@@ -379,8 +409,7 @@ BODY void outputs_q8(few_query *f, const sl_tile_args *args, const int nq, const
 BODY void queries_q8(few_query *f, const sl_tile_args *args, const int nq, const bool masked)
 {
     scores_q8(f, args, nq);
-    for (int j = 0; j < nq; j++)
-        softmax(f + j, args->softcap, masked);
+    softmax(f, args->softcap, nq, masked);
     outputs_q8(f, args, nq, masked);
     for (int j = 0; j < nq; j++)
         fold_o(f + j, args->head_dim);
@@ -421,12 +450,26 @@ BODY void queries(few_query *f, const sl_tile_args *args, sl_kv_type type, const
         queries_q8(f, args, nq, masked);
 }
 
+/* n <= TOGETHER queries that see the whole tile. */
+BODY void whole_queries(few_query *f, const sl_tile_args *args, sl_kv_type type, int n)
+{
+    if (n == 1)
+        queries(f, args, type, 1, false);
+    else if (n == 2)
+        queries(f, args, type, 2, false);
+    else if (n == 3 && type == SL_KV_TYPE_F16)
+        queries_f16(f, args, 3, false);
+    else if (n == 4 && type == SL_KV_TYPE_F16)
+        queries_f16(f, args, 4, false);
+}
+
 /* type: a constant in both copies */
 BODY void few_queries(const sl_tile_args *call, size_t first, const sl_kv_type type)
 {
     const uint8_t *block = call->qblocks + first / SL_LANES * sl_qblock_bytes(type, call->head_dim);
     sl_tile_args args = *call;
     few_query f[TOGETHER];
+    const int together = type == SL_KV_TYPE_F16 ? TOGETHER : TOGETHER_Q8;
     int n = 0; /* waiting in f, which see the whole tile */
     args.next = call->next ? call->next : call->tile;
     for (size_t query = first; query < args.n_queries; query++) {
@@ -435,14 +478,13 @@ BODY void few_queries(const sl_tile_args *call, size_t first, const sl_kv_type t
         query_load(&f[n], block, query % SL_LANES, args.head_dim, type);
         if (f[n].mask != UINT64_MAX)
             queries(&f[n], &args, type, 1, true);
-        else if (++n == TOGETHER) {
-            queries(f, &args, type, TOGETHER, false);
+        else if (++n == together) {
+            whole_queries(f, &args, type, n);
             args.next = args.tile; /* the next one is on its way */
             n = 0;
         }
     }
-    if (n == 1)
-        queries(f, &args, type, 1, false);
+    whole_queries(f, &args, type, n);
 }
 
 #endif
