@@ -58,7 +58,10 @@ static void panel_rows(const sl_gemm_args *args, const sl_panel_ops *ops, size_t
         ops->block(acc, &block, g, n, in);
     }
     for (size_t r = 0; r < in->n; r++)
-        memcpy(out + r * args->out_stride, acc[r], w * sizeof(float));
+        if (whole) /* a size that compilers know */
+            memcpy(out + r * args->out_stride, acc[r], sizeof acc[r]);
+        else
+            memcpy(out + r * args->out_stride, acc[r], w * sizeof(float));
 }
 
 void sl_gemm_panels(const sl_gemm_args *args, const sl_panel_ops *ops)
