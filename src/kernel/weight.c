@@ -1,6 +1,6 @@
 /* Weight formats: sizes, packing into panels, and reading one row back.
  * Owns: the byte layouts of kernel.h's Weights section. Runs at load time and for embeddings; no instruction sets.
- * Source of the input formats: the GGUF specification and ggml's block layouts, stated at unpack_block. */
+ * Source of the input formats: the GGUF specification and ggml's block layouts, stated at the packing functions. */
 #include <math.h>
 #include <string.h>
 
@@ -9,11 +9,13 @@
 
 enum {
     PAD = 64,
-    KSCALE_BYTES = 12,   /* sixteen six-bit fields */
-    WORD_FIELDS = 5,     /* of a packed word; the last field is spread over the words' top bits */
+    KSCALE_BYTES = 12, /* sixteen six-bit fields */
+    WORD_FIELDS = 5,   /* of a packed word; the last field is spread over the words' top bits */
     FIELD_BITS = 6,
-    Q6_K_SCALES = 16,    /* int8, one for 16 elements */
-    LOW_BYTES = 16,      /* a group's low four bits */
+    Q6_K_SCALES_OFF = 192, /* sixteen int8, one for 16 elements */
+    LOW_BYTES = 16,        /* a packed group's low four bits */
+    FIVE_BITS = 20,        /* bytes of a packed group with a fifth bit, */
+    SIX_BITS = 24,         /* with two more */
     GROUPS = SL_SUPERBLOCK / SL_GROUP
 };
 
@@ -95,104 +97,91 @@ size_t sl_qrow_bytes(size_t n)
 
 /* --------------------------------------------------------------------------------------------------------- packing */
 
-/* A GGUF block in numbers: the values as stored, without sign but for Q8_0; the bytes of its binary16 numbers. */
-typedef struct raw_block {
-    uint8_t values[SL_SUPERBLOCK];
-    const uint8_t *halves;
-    const uint8_t *scales; /* K types: Q4_K, Q5_K 12 bytes of six-bit fields, Q6_K sixteen int8 */
-} raw_block;
+/* Four bytes at once: shifts stay inside their bytes, so that the order of the bytes in a word does not matter. */
+#define LOW_NIBBLES 0x0f0f0f0fu
+#define LOW_BITS 0x01010101u
+#define LOW_PAIRS 0x03030303u
+
+static uint32_t load_word(const uint8_t *at)
+{
+    uint32_t word;
+    memcpy(&word, at, sizeof word);
+    return word;
+}
+
+static void store_word(uint8_t *at, uint32_t word)
+{
+    memcpy(at, &word, sizeof word);
+}
+
+/* Eight elements, which are the low or the high nibbles of eight bytes: the first four beside the others. */
+static uint32_t beside(const uint8_t *at, bool high)
+{
+    uint32_t first = load_word(at), others = load_word(at + 4);
+    return high ? (first >> 4 & LOW_NIBBLES) | (others & ~LOW_NIBBLES)
+                : (first & LOW_NIBBLES) | (others & LOW_NIBBLES) << 4;
+}
+
+/* Every fourth bit of a word, from bit b on, as a byte. */
+static uint32_t fourth_bits(uint32_t word, size_t b)
+{
+    uint32_t x = word >> b & 0x11111111u;
+    x = (x | x >> 3) & 0x03030303u;
+    x = (x | x >> 6) & 0x000f000fu;
+    return (x | x >> 12) & 0xffu;
+}
 
 /* Blocks of 32 start with d, then m where there is one. Q8_0: 32 bytes. The others: a 32-bit word with the fifth bits
  * of elements 0..31 (Q5 only), then 16 bytes whose low nibbles are elements 0..15 and high nibbles 16..31. */
-static void unpack_32(sl_wtype type, const uint8_t *block, raw_block *out)
+static void pack_32(sl_wtype type, const uint8_t *block, uint8_t *group, size_t w, size_t j)
 {
     const uint8_t *at = block + WTYPES[type].half_bytes;
-    out->halves = block;
-    out->scales = NULL;
     if (type == SL_WTYPE_Q8_0) {
-        memcpy(out->values, at, SL_GROUP);
+        for (size_t i = 0; i < 8; i++)
+            memcpy(group + (i * w + j) * 4, at + 4 * i, 4);
         return;
     }
-    uint32_t fifth = 0;
-    if (type == SL_WTYPE_Q5_0 || type == SL_WTYPE_Q5_1) {
-        fifth = at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
+    if (WTYPES[type].group_bytes == FIVE_BITS) {
+        uint32_t fifth = at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
+        for (size_t b = 0; b < 4; b++)
+            group[(4 * w + j) * 4 + b] = (uint8_t)fourth_bits(fifth, b);
         at += 4;
     }
-    for (size_t e = 0; e < SL_GROUP / 2; e++) {
-        out->values[e] = (uint8_t)((at[e] & 15u) | (fifth >> e & 1u) << 4);
-        out->values[e + 16] = (uint8_t)(at[e] >> 4 | (fifth >> (e + 16) & 1u) << 4);
-    }
+    for (size_t i = 0; i < 4; i++)
+        store_word(group + (i * w + j) * 4, beside(at + i % 2 * 8, i >= 2));
 }
 
 /* Q4_K, Q5_K: d, dmin, 12 bytes of scales and minimums, Q5_K: 32 bytes whose bit g is the fifth bit of group g's
  * elements 0..31; then, for each two groups, 32 bytes with the first's elements in the low nibbles and the second's in
  * the high ones. */
-static void unpack_q45_k(sl_wtype type, const uint8_t *block, raw_block *out)
+static void pack_q45_k(sl_wtype type, const uint8_t *block, size_t g, uint8_t *group, size_t w, size_t j)
 {
-    out->halves = block;
-    out->scales = block + 4;
-    const uint8_t *fifth = out->scales + KSCALE_BYTES;
-    const uint8_t *low = fifth + (type == SL_WTYPE_Q5_K ? SL_GROUP : 0);
-    for (size_t g = 0; g < GROUPS; g++)
-        for (size_t e = 0; e < SL_GROUP; e++) {
-            unsigned byte = low[g / 2 * SL_GROUP + e], value = g % 2 ? byte >> 4 : byte & 15u;
-            if (type == SL_WTYPE_Q5_K)
-                value |= (fifth[e] >> g & 1u) << 4;
-            out->values[g * SL_GROUP + e] = (uint8_t)value;
-        }
+    const uint8_t *fifth = block + 4 + KSCALE_BYTES;
+    const uint8_t *low = fifth + (type == SL_WTYPE_Q5_K ? SL_GROUP : 0) + g / 2 * SL_GROUP;
+    for (size_t i = 0; i < 4; i++)
+        store_word(group + (i * w + j) * 4, beside(low + 8 * i, g % 2 != 0));
+    if (type == SL_WTYPE_Q5_K) {
+        uint32_t bits = 0;
+        for (size_t i = 0; i < 8; i++)
+            bits |= (load_word(fifth + 4 * i) >> g & LOW_BITS) << i;
+        store_word(group + (4 * w + j) * 4, bits);
+    }
 }
 
 /* Q6_K: 128 bytes of low nibbles, 64 bytes of high pairs of bits, sixteen int8 scales, d. Each half of 128 elements
  * takes 64 and 32 of the bytes: its groups 0 and 1 are the low nibbles of both 32 bytes, 2 and 3 the high ones; bits
  * 2 g and 2 g + 1 of the 32 bytes belong to its group g. */
-static void unpack_q6_k(const uint8_t *block, raw_block *out)
+static void pack_q6_k(const uint8_t *block, size_t g, uint8_t *group, size_t w, size_t j)
 {
-    out->scales = block + 192;
-    out->halves = block + 208;
-    for (size_t g = 0; g < GROUPS; g++)
-        for (size_t e = 0; e < SL_GROUP; e++) {
-            unsigned byte = block[g / 4 * 64 + g % 2 * SL_GROUP + e], high = block[128 + g / 4 * SL_GROUP + e];
-            unsigned low = g % 4 < 2 ? byte & 15u : byte >> 4;
-            out->values[g * SL_GROUP + e] = (uint8_t)(low | (high >> g % 4 * 2 & 3u) << 4);
-        }
-}
-
-static void unpack_block(sl_wtype type, const uint8_t *block, raw_block *out)
-{
-    if (type == SL_WTYPE_Q6_K)
-        unpack_q6_k(block, out);
-    else if (WTYPES[type].block_elems == SL_SUPERBLOCK)
-        unpack_q45_k(type, block, out);
-    else
-        unpack_32(type, block, out);
-}
-
-static void pack_group(sl_wtype type, uint8_t *group, const uint8_t *values, size_t w, size_t j)
-{
-    if (type == SL_WTYPE_Q8_0) {
-        for (size_t i = 0; i < 8; i++)
-            memcpy(group + (i * w + j) * 4, values + 4 * i, 4);
-        return;
-    }
+    const uint8_t *low = block + g / 4 * 64 + g % 2 * SL_GROUP, *high = block + 128 + g / 4 * SL_GROUP;
     for (size_t i = 0; i < 4; i++)
-        for (size_t b = 0; b < 4; b++)
-            group[(i * w + j) * 4 + b] = (uint8_t)((values[8 * i + b] & 15u) | (values[8 * i + 4 + b] & 15u) << 4);
-    uint8_t *high = group + LOW_BYTES * w;
-    if (WTYPES[type].group_bytes == 20)
-        for (size_t b = 0; b < 4; b++) {
-            unsigned bits = 0;
-            for (size_t i = 0; i < 8; i++)
-                bits |= (values[4 * i + b] >> 4 & 1u) << i;
-            high[j * 4 + b] = (uint8_t)bits;
-        }
-    if (WTYPES[type].group_bytes == 24)
-        for (size_t i = 0; i < 2; i++)
-            for (size_t b = 0; b < 4; b++) {
-                unsigned bits = 0;
-                for (size_t k = 0; k < 4; k++)
-                    bits |= (values[16 * i + 4 * k + b] >> 4 & 3u) << 2 * k;
-                high[(i * w + j) * 4 + b] = (uint8_t)bits;
-            }
+        store_word(group + (i * w + j) * 4, beside(low + 8 * i, g % 4 >= 2));
+    for (size_t i = 0; i < 2; i++) {
+        uint32_t pairs = 0;
+        for (size_t k = 0; k < 4; k++)
+            pairs |= (load_word(high + 16 * i + 4 * k) >> g % 4 * 2 & LOW_PAIRS) << 2 * k;
+        store_word(group + ((4 + i) * w + j) * 4, pairs);
+    }
 }
 
 /* Six-bit field f of a Q4_K or Q5_K block as in GGUF: 2 g the scale of group g, 2 g + 1 its minimum. Groups 0..3 use
@@ -209,13 +198,14 @@ static uint32_t kscale_of(const uint8_t *scales, size_t f)
 }
 
 /* `at`: the packed block's scales, behind its groups. */
-static void pack_kscales(sl_wtype type, uint8_t *at, const uint8_t *scales, size_t w, size_t j)
+static void pack_kscales(sl_wtype type, const uint8_t *block, uint8_t *at, size_t w, size_t j)
 {
     if (type == SL_WTYPE_Q6_K) {
         for (size_t g = 0; g < GROUPS; g++)
-            memcpy(at + (g * w + j) * 2, scales + 2 * g, 2);
+            memcpy(at + (g * w + j) * 2, block + Q6_K_SCALES_OFF + 2 * g, 2);
         return;
     }
+    const uint8_t *scales = block + 4;
     uint32_t last = kscale_of(scales, 15);
     for (size_t i = 0; i < 3; i++) {
         uint32_t word = (last >> 2 * i & 3u) << 30;
@@ -226,6 +216,27 @@ static void pack_kscales(sl_wtype type, uint8_t *at, const uint8_t *scales, size
     }
 }
 
+/* One output's block. */
+static void pack_block(sl_wtype type, const uint8_t *block, uint8_t *out, size_t w, size_t j)
+{
+    const wtype_info *info = &WTYPES[type];
+    uint8_t *halves = out + (info->block_bytes - info->half_bytes) * w;
+    const uint8_t *from = type == SL_WTYPE_Q6_K ? block + info->block_bytes - 2 : block;
+    for (size_t h = 0; h < info->half_bytes; h += 2) /* d of all outputs, then m of all */
+        memcpy(halves + (h / 2 * w + j) * 2, from + h, 2);
+    if (info->block_elems == SL_GROUP) {
+        pack_32(type, block, out, w, j);
+        return;
+    }
+    for (size_t g = 0; g < GROUPS; g++) {
+        if (type == SL_WTYPE_Q6_K)
+            pack_q6_k(block, g, out + g * info->group_bytes * w, w, j);
+        else
+            pack_q45_k(type, block, g, out + g * info->group_bytes * w, w, j);
+    }
+    pack_kscales(type, block, out + GROUPS * info->group_bytes * w, w, j);
+}
+
 void sl_weight_pack_panel(sl_wtype type, void *panel, const void *rows, size_t w, size_t n_in)
 {
     const wtype_info *info = &WTYPES[type];
@@ -234,21 +245,10 @@ void sl_weight_pack_panel(sl_wtype type, void *panel, const void *rows, size_t w
         memcpy(panel, rows, w * row_bytes);
         return;
     }
-    raw_block raw;
-    for (size_t i = 0; i < n_in / info->block_elems; i++) {
-        uint8_t *out = (uint8_t *)panel + i * info->block_bytes * w;
-        uint8_t *scales = out + info->block_elems / SL_GROUP * info->group_bytes * w;
-        uint8_t *halves = out + (info->block_bytes - info->half_bytes) * w;
-        for (size_t j = 0; j < w; j++) {
-            unpack_block(type, (const uint8_t *)rows + j * row_bytes + i * info->block_bytes, &raw);
-            for (size_t g = 0; g < info->block_elems / SL_GROUP; g++)
-                pack_group(type, out + g * info->group_bytes * w, raw.values + g * SL_GROUP, w, j);
-            if (raw.scales)
-                pack_kscales(type, scales, raw.scales, w, j);
-            for (size_t h = 0; h < info->half_bytes; h += 2) /* d of all outputs, then m of all */
-                memcpy(halves + (h / 2 * w + j) * 2, raw.halves + h, 2);
-        }
-    }
+    for (size_t i = 0; i < n_in / info->block_elems; i++)
+        for (size_t j = 0; j < w; j++)
+            pack_block(type, (const uint8_t *)rows + j * row_bytes + i * info->block_bytes,
+                       (uint8_t *)panel + i * info->block_bytes * w, w, j);
 }
 
 /* --------------------------------------------------------------------------------------------------------- reading */
@@ -258,9 +258,9 @@ static unsigned packed_value(sl_wtype type, const uint8_t *group, size_t w, size
 {
     unsigned byte = group[(e / 8 * w + j) * 4 + e % 4], value = e % 8 < 4 ? byte & 15u : byte >> 4;
     const uint8_t *high = group + LOW_BYTES * w;
-    if (WTYPES[type].group_bytes == 20)
+    if (WTYPES[type].group_bytes == FIVE_BITS)
         value |= (high[j * 4 + e % 4] >> e / 4 & 1u) << 4;
-    if (WTYPES[type].group_bytes == 24)
+    if (WTYPES[type].group_bytes == SIX_BITS)
         value |= (high[(e / 16 * w + j) * 4 + e % 4] >> e % 16 / 4 * 2 & 3u) << 4;
     return value;
 }
