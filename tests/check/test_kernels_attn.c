@@ -286,10 +286,11 @@ static void test_few_path_runs(void **state)
 
 /* ---- signed zeros ---- */
 
-/* One F16 query of 16 dimensions, all but the first -0, so that they do not turn a sum of -0 into +0. */
+/* Equal F16 queries of 16 dimensions, all but the first -0, so that they do not turn a sum of -0 into +0. */
 typedef struct zero_case {
     check_buf tile, q, state[2], scratch;
     uint64_t masks[SL_LANES];
+    size_t n_queries;
 } zero_case;
 
 static void zero_case_set(zero_case *z, size_t key, float k, float v)
@@ -300,11 +301,15 @@ static void zero_case_set(zero_case *z, size_t key, float k, float v)
     assert_true(ref.kv_pack_f16(z->tile.data, key, ks, vs, 16));
 }
 
-static void zero_case_start(zero_case *z, float q)
+static void zero_case_start(zero_case *z, float q, size_t n_queries)
 {
     float x[16] = {q};
+    const float *rows[SL_LANES];
+    z->n_queries = n_queries;
     for (size_t d = 1; d < 16; d++)
         x[d] = -0.0f;
+    for (size_t i = 0; i < SL_LANES; i++)
+        rows[i] = x;
     z->tile = check_buf_new(sl_tile_bytes(SL_KV_TYPE_F16, 16), 64);
     z->q = check_buf_new(sl_qblock_bytes(SL_KV_TYPE_F16, 16), 64);
     z->scratch = check_buf_new(sl_tile_scratch_bytes(SL_KV_TYPE_F16, 16), 64);
@@ -312,7 +317,7 @@ static void zero_case_start(zero_case *z, float q)
         z->state[i] = check_buf_new(sl_state_bytes(16), 64);
         reset_states(z->state[i].data, 1, 16);
     }
-    ref.attn_qpack_f16(z->q.data, (const float *const[]){x}, 1, 16, 1.0f);
+    ref.attn_qpack_f16(z->q.data, rows, n_queries, 16, 1.0f);
     for (size_t key = 0; key < SL_TILE; key++)
         zero_case_set(z, key, 0.0f, 1.0f);
 }
@@ -320,19 +325,21 @@ static void zero_case_start(zero_case *z, float q)
 /* Both versions; bits of element i of the state (m, l, o[16]), which must agree. */
 static uint32_t zero_case_run(zero_case *z, uint64_t mask, size_t i)
 {
-    z->masks[0] = mask;
+    for (size_t lane = 0; lane < SL_LANES; lane++)
+        z->masks[lane] = mask;
     for (size_t v = 0; v < 2; v++) {
         sl_tile_args args = {.tile = z->tile.data,
                              .head_dim = 16,
                              .qblocks = z->q.data,
                              .states = z->state[v].data,
                              .state_stride = sl_state_bytes(16),
-                             .n_queries = 1,
+                             .n_queries = z->n_queries,
                              .masks = z->masks,
                              .scratch = z->scratch.data};
         (v ? &level_kernels : &ref)->attn_tile_f16(&args);
     }
-    check_same(z->state[1].data, z->state[0].data, 18, SL_LANES, "signed zero");
+    for (size_t lane = 0; lane < z->n_queries; lane++)
+        check_same((float *)z->state[1].data + lane, (float *)z->state[0].data + lane, 18, SL_LANES, "signed zero");
     return sl_bits_of_float(((float *)z->state[0].data)[i * SL_LANES]);
 }
 
@@ -348,11 +355,13 @@ static void test_zero_maximum(void **state)
 {
     zero_case z;
     start_level(state);
-    zero_case_start(&z, -0x1p-130f);
-    for (size_t key = 0; key < SL_TILE; key++)
-        zero_case_set(&z, key, 0x1p-24f, 1.0f);
-    assert_int_equal(zero_case_run(&z, UINT64_MAX, 0), 0);
-    zero_case_end(&z);
+    for (size_t n = 1; n <= SL_LANES; n += SL_LANES - 1) {
+        zero_case_start(&z, -0x1p-130f, n);
+        for (size_t key = 0; key < SL_TILE; key++)
+            zero_case_set(&z, key, 0x1p-24f, 1.0f);
+        assert_int_equal(zero_case_run(&z, UINT64_MAX, 0), 0);
+        zero_case_end(&z);
+    }
 }
 
 /* A tile's output of -0, from 2^-126 * -2^-24, is not made +0 by the hidden keys that follow, and shows when it
@@ -361,13 +370,15 @@ static void test_zero_output(void **state)
 {
     zero_case z;
     start_level(state);
-    zero_case_start(&z, 1.0f);
-    zero_case_set(&z, 0, -1000.0f, -1.0f);
-    assert_int_equal(zero_case_run(&z, 1, 2), sl_bits_of_float(-1.0f));
-    zero_case_set(&z, 0, 0.0f, -0x1p-24f);
-    zero_case_set(&z, 1, 126.0f, -0.0f);
-    assert_int_equal(zero_case_run(&z, 3, 2), 0x80000000u);
-    zero_case_end(&z);
+    for (size_t n = 1; n <= SL_LANES; n += SL_LANES - 1) {
+        zero_case_start(&z, 1.0f, n);
+        zero_case_set(&z, 0, -1000.0f, -1.0f);
+        assert_int_equal(zero_case_run(&z, 1, 2), sl_bits_of_float(-1.0f));
+        zero_case_set(&z, 0, 0.0f, -0x1p-24f);
+        zero_case_set(&z, 1, 126.0f, -0.0f);
+        assert_int_equal(zero_case_run(&z, 3, 2), 0x80000000u);
+        zero_case_end(&z);
+    }
 }
 
 /* ---- queries, folding, the end, packing ---- */
