@@ -313,6 +313,8 @@ static void list_attention(const bench_run *run, bench_case_spec spec, case_list
                 for (size_t h = 0; h < o->n_heads; h++) {
                     spec.kv_type = (sl_kv_type)type;
                     spec.head_dim = o->head_dims[d];
+                    if (type == SL_KV_TYPE_Q8_0 && spec.head_dim % SL_GROUP != 0)
+                        continue; /* there is no such cache */
                     spec.rows = o->rows[r];
                     spec.n_heads = o->heads[h].n_heads;
                     spec.n_kv_heads = o->heads[h].n_kv_heads;
