@@ -51,10 +51,10 @@ make_runners() {
     rm -rf "$root/arm64/run"
     mkdir -p "$root/arm64/run/tests/check"
     for target in $targets; do
-        program=$(cd "$build" && find . -type f -name "$target" -perm -u+x)
+        file=$(cd "$build" && find . -type f -name "$target" -perm -u+x)
         goal=$root/arm64/run/$target
         [ "$target" = sluice ] || goal=$root/arm64/run/tests/check/$target
-        printf '#!/bin/sh\nexec "%s" -cpu %s "%s" "$@"\n' "$qemu" "$cpu" "$build/$program" >"$goal"
+        printf '#!/bin/sh\nexec "%s" -cpu %s "%s" "$@"\n' "$qemu" "$cpu" "$build/$file" >"$goal"
         chmod +x "$goal"
     done
 }
