@@ -116,7 +116,7 @@ __attribute__((target("avx512f"))) static double peak_fma_512(void)
 
 static double peak(sl_kv_type type, sl_cpu_level level)
 {
-    if (level == SL_CPU_LEVEL_AVX2)
+    if (level <= SL_CPU_LEVEL_AVXVNNI) /* as many products an instruction, and as many instructions */
         return type == SL_KV_TYPE_F16 ? peak_fma() : peak_int16();
     return type == SL_KV_TYPE_F16 ? peak_fma_512() : peak_int16_512();
 }
@@ -249,7 +249,7 @@ static void measure(workload *w, sl_cpu_level level, const uint64_t *masks)
 int main(int argc, char **argv)
 {
     const size_t queries[] = {64, 16, 8, 4, 3, 2, 1}, head_dims[] = {64, 128};
-    const sl_cpu_level levels[] = {SL_CPU_LEVEL_AVX2, SL_CPU_LEVEL_AVX512, SL_CPU_LEVEL_AMX};
+    const sl_cpu_level levels[] = {SL_CPU_LEVEL_AVX2, SL_CPU_LEVEL_AVXVNNI, SL_CPU_LEVEL_AVX512, SL_CPU_LEVEL_AMX};
     enum { N_QUERIES = sizeof queries / sizeof queries[0], N_LEVELS = sizeof levels / sizeof levels[0] };
     enum { N_CASES = N_QUERIES + 1 }; /* the last: a tile cut by the diagonal */
     size_t tiles_bytes = argc > 2 ? (size_t)atoi(argv[2]) << 20 : 0;

@@ -8,6 +8,11 @@
 #define BODY AVXVNNI_INLINE
 #define DOT(sum, a, b) _mm256_dpwssd_avx_epi32(sum, a, b)
 #define DOTS 12
+#if defined(__clang__) /* unrolls by itself */
+#define UNROLLED
+#else
+#define UNROLLED _Pragma("GCC unroll 16")
+#endif
 #include "kernel/attn_blocks256.h"
 
 AVXVNNI void sl_attn_tile_q8_avxvnni(const sl_tile_args *args)

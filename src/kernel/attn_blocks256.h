@@ -199,6 +199,7 @@ BODY void score_keys(const q8_tile *t, const block *b, size_t g, int key, const 
     EACH_DOT(ZERO)
     const int16_t *q = (const int16_t *)b->q + g * SL_GROUP * SL_LANES;
     const int16_t *k = t->k + (size_t)key * t->head_dim + g * SL_GROUP;
+    UNROLLED
     for (int e = 0; e < SL_GROUP; e += 2, q += 2 * SL_LANES, k += 2) {
         const __m256i q0 = pairs_load(q), q1 = pairs_load(q + 16);
         EACH_DOT(STEP)
@@ -283,6 +284,7 @@ BODY void output_dims(const q8_tile *t, const block *b, size_t d, const int nd, 
     EACH_DOT(BIAS)
     const int16_t *v = t->v + d * SL_TILE;
     const uint32_t *w = t->weight;
+    UNROLLED
     for (int key = 0; key < SL_TILE; key += 2, v += 2, w += SL_LANES) {
         const __m256i w0 = pairs_load(w), w1 = pairs_load(w + 8);
         EACH_DOT(STEP)

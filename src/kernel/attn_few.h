@@ -12,7 +12,7 @@
 
 /* Most queries of a call's last block that take this path. AVX2: where bench/bench_attn.c sees the two paths meet.
  * AVX-512 and AMX: measured on a Sapphire Rapids server, where the two paths meet. */
-enum { SL_FEW_AVX2_F16 = 8, SL_FEW_AVX2_Q8 = 4, SL_FEW_AVXVNNI_Q8 = 4 };
+enum { SL_FEW_AVX2_F16 = 8, SL_FEW_AVX2_Q8 = 5, SL_FEW_AVXVNNI_Q8 = 4 };
 enum { SL_FEW_AVX512_F16 = 12, SL_FEW_AVX512_Q8 = 4, SL_FEW_AMX_Q8 = 4 };
 /* AVX-512 and AMX: so many of them, or more, go four at a time (attn_four.h), fewer one by one. Measured there, too. */
 enum { SL_FOUR_LEAST = 3 };

@@ -20,6 +20,8 @@ typedef struct few_query {
     float o[SL_MAX_HEAD_DIM];      /* of the tile, times beta */
     int16_t q8[SL_MAX_HEAD_DIM];   /* Q8_0: each group's even dimensions, then the odd ones */
     int16_t weight[SL_TILE];       /* P - 32768 of one group: even keys of 0..31, odd ones, then of 32..63 */
+    /* Q8_0: of each group, 65535 / vmax (or 0) and vmax / 65535 */
+    float inverse[SL_MAX_HEAD_DIM / SL_GROUP], unit[SL_MAX_HEAD_DIM / SL_GROUP];
     const float *qs;               /* Q8_0: a group's scale at g * SL_LANES */
     const float *qf;               /* F16: dimension d at d * SL_LANES */
     float *state;                  /* at its lane */
@@ -330,16 +332,25 @@ BODY void scores_q8(few_query *f, const sl_tile_args *args, const int nq)
     }
 }
 
-/* P - 32768 of one group; returns vmax / 65535. */
-BODY float weights_q8(few_query *f, const uint8_t *vs, const bool masked)
+/* vmax of each group. Before the softmax, because it needs no score and takes as long to wait for. */
+BODY void scales_q8(few_query *f, const uint8_t *vs, size_t n_groups, const bool masked)
 {
-    __m256 most = _mm256_setzero_ps();
-    for (int key = 0; key < SL_TILE; key += 8) {
-        __m256 scale = halves_8(vs + 2 * key);
-        most = _mm256_max_ps(masked ? _mm256_and_ps(scale, visible_8(f->mask, key)) : scale, most);
+    for (size_t g = 0; g < n_groups; g++, vs += 2 * SL_TILE) {
+        __m256 most = _mm256_setzero_ps();
+        for (int key = 0; key < SL_TILE; key += 8) {
+            __m256 scale = halves_8(vs + 2 * key);
+            most = _mm256_max_ps(masked ? _mm256_and_ps(scale, visible_8(f->mask, key)) : scale, most);
+        }
+        float vmax = max_of_lanes(most);
+        f->inverse[g] = vmax > 0.0f ? 65535.0f / vmax : 0.0f;
+        f->unit[g] = vmax / 65535.0f;
     }
-    float vmax = max_of_lanes(most);
-    const __m256 inverse = _mm256_set1_ps(vmax > 0.0f ? 65535.0f / vmax : 0.0f);
+}
+
+/* P - 32768 of group g. */
+BODY void weights_q8(few_query *f, const uint8_t *vs, size_t g)
+{
+    const __m256 inverse = _mm256_set1_ps(f->inverse[g]);
     const __m256i middle = _mm256_set1_epi32(32768);
     for (int key = 0; key < SL_TILE; key += 32) {
         __m256i p[4];
@@ -352,7 +363,6 @@ BODY float weights_q8(few_query *f, const uint8_t *vs, const bool masked)
         __m256i b = _mm256_permute4x64_epi64(_mm256_packs_epi32(p[2], p[3]), 0xd8);
         split_pairs(f->weight + key, a, b);
     }
-    return vmax / 65535.0f;
 }
 
 BODY __m256i weight_load(const few_query *f, int i)
@@ -363,12 +373,11 @@ BODY __m256i weight_load(const few_query *f, int i)
 /* Products of one dimension's 64 values with each query's P. */
 BODY sums value_products(const uint8_t *v, const few_query *f, const int nq)
 {
-    const __m256i ones = _mm256_set1_epi8(1);
     __m256i x0 = _mm256_load_si256((const __m256i *)(const void *)v);
     __m256i x1 = _mm256_load_si256((const __m256i *)(const void *)(v + 32));
     __m256i even0 = even_bytes(x0), odd0 = odd_bytes(x0), even1 = even_bytes(x1), odd1 = odd_bytes(x1);
     /* -32768 * the sum of v, to be taken off: what P - 32768 leaves out */
-    __m256i column = _mm256_add_epi16(_mm256_maddubs_epi16(ones, x0), _mm256_maddubs_epi16(ones, x1));
+    __m256i column = _mm256_add_epi16(_mm256_add_epi16(even0, odd0), _mm256_add_epi16(even1, odd1));
     column = _mm256_madd_epi16(column, _mm256_set1_epi16(-32768));
     sums r = {{_mm256_setzero_si256()}};
     for (int j = 0; j < nq; j++) {
@@ -382,14 +391,13 @@ BODY sums value_products(const uint8_t *v, const few_query *f, const int nq)
     return r;
 }
 
-BODY void outputs_q8(few_query *f, const sl_tile_args *args, const int nq, const bool masked)
+BODY void outputs_q8(few_query *f, const sl_tile_args *args, const int nq)
 {
     const uint8_t *tile = args->tile;
     const size_t head_dim = args->head_dim;
     for (size_t g = 0; g < head_dim / SL_GROUP; g++) {
-        float scale[TOGETHER_Q8] = {0.0f};
         for (int j = 0; j < nq; j++)
-            scale[j] = weights_q8(f + j, tile + 132 * head_dim + g * 2 * SL_TILE, masked);
+            weights_q8(f + j, tile + 132 * head_dim + g * 2 * SL_TILE, g);
         sl_attn_fetch(args->next + 64 * head_dim + g * 2 * SL_TILE, 2 * SL_TILE);
         sl_attn_fetch(args->next + 132 * head_dim + g * 2 * SL_TILE, 2 * SL_TILE);
         for (size_t d = g * SL_GROUP; d < (g + 1) * SL_GROUP; d += 8) {
@@ -399,7 +407,7 @@ BODY void outputs_q8(few_query *f, const sl_tile_args *args, const int nq, const
             sums dot = SUM_OF_EIGHT(DIMENSION, nq);
 #undef DIMENSION
             for (int j = 0; j < nq; j++) {
-                __m256 o = _mm256_mul_ps(_mm256_cvtepi32_ps(dot.of[j]), _mm256_set1_ps(scale[j]));
+                __m256 o = _mm256_mul_ps(_mm256_cvtepi32_ps(dot.of[j]), _mm256_set1_ps(f[j].unit[g]));
                 _mm256_store_ps(f[j].o + d, _mm256_mul_ps(o, _mm256_set1_ps(f[j].beta)));
             }
         }
@@ -409,8 +417,10 @@ BODY void outputs_q8(few_query *f, const sl_tile_args *args, const int nq, const
 BODY void queries_q8(few_query *f, const sl_tile_args *args, const int nq, const bool masked)
 {
     scores_q8(f, args, nq);
+    for (int j = 0; j < nq; j++)
+        scales_q8(f + j, args->tile + 132 * args->head_dim, args->head_dim / SL_GROUP, masked);
     softmax(f, args->softcap, nq, masked);
-    outputs_q8(f, args, nq, masked);
+    outputs_q8(f, args, nq);
     for (int j = 0; j < nq; j++)
         fold_o(f + j, args->head_dim);
 }

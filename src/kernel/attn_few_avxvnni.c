@@ -8,6 +8,7 @@
 #define BODY AVXVNNI_INLINE
 #define DOT(sum, a, b) _mm256_dpwssd_avx_epi32(sum, a, b)
 #define DOTS 12
+#define UNROLLED
 #include "kernel/attn_few256.h"
 
 AVXVNNI void sl_attn_few_q8_avxvnni(const sl_tile_args *args, size_t first)
