@@ -80,7 +80,7 @@ SME_INLINE void store_products(int32_t *low, int32_t *high) __arm_streaming __ar
     }
 }
 
-/* `n` groups from `first` on: scores of the block whose queries are in t->q, outputs of the block whose P is in t->p. */
+/* `n` groups from `first` on: scores of the block whose queries are in t->q, outputs of the one whose P is in t->p. */
 SME static void multiply(const q8_tile *t, size_t first, size_t n, bool scores, bool outputs)
 {
     const svbool_t bytes = svptrue_b8();

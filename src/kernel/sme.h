@@ -1,6 +1,6 @@
 /* What the SME kernels share: their target, and how a function enters. arm64 with a compiler that knows SME only.
- * The vector length is 512 bits (sl_cpu_has asks for it), so a 32-bit tile of ZA is sixteen by sixteen. An outer product
- * of bytes adds to a tile: c[i][j] += sum over b of a[4i + b] * b[4j + b].
+ * The vector length is 512 bits (sl_cpu_has asks for it), so a 32-bit tile of ZA is sixteen by sixteen. An outer
+ * product of bytes adds to a tile: c[i][j] += sum over b of a[4i + b] * b[4j + b].
  * A function marked SME runs in streaming mode, where NEON is not allowed and most vector instructions are slow: it
  * moves operands in and products out, and nothing else. Entering and leaving costs what some dozens of outer products
  * do. ZA is the function's own; whatever the caller's caller had there is saved first, by the routine that the
