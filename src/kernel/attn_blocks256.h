@@ -14,8 +14,8 @@
 #include "kernel/attn_dot256.h"
 #include "kernel/attn_few.h"
 
-/* Accumulator i of a register block belongs to key (or dimension) i / nv and vector i % nv. Each has a name, because gcc
- * leaves an array of them in memory. */
+/* Accumulator i of a register block belongs to key (or dimension) i / nv and vector i % nv. Each has a name, because
+ * gcc leaves an array of them in memory. */
 enum { HALF_BLOCK = 8 };
 #define EACH_DOT(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11)
 /* gcc 12 without this: two register copies for every step, and spills (-fno-tree-coalesce-vars cures it too). */
@@ -242,8 +242,8 @@ BODY __m256 visible_vmax(const float *vs, const block *b, int j)
     return vmax;
 }
 
-/* rint(p * factor) - 32768 in the low 16 bits of each lane: the sum with 2^23 + 32768 rounds to an integer, to even in a
- * tie like rint, and the bits above those 16 are 0x4b00 whatever it is. */
+/* rint(p * factor) - 32768 in the low 16 bits of each lane: the sum with 2^23 + 32768 rounds to an integer, to even in
+ * a tie like rint, and its lowest bits are those of rint with bit 15 flipped. */
 BODY __m256i weight_bits(const float *p, __m256 factor)
 {
     return _mm256_castps_si256(
@@ -271,7 +271,7 @@ BODY __m256 weights_q8(const q8_tile *t, const block *b, size_t g, int j, const 
 /* Dimensions [d, d + nd), of one group. */
 BODY void output_dims(const q8_tile *t, const block *b, size_t d, const int nd, const int nv, const bool masked)
 {
-#define BIAS(i) __m256i acc##i = i < nd * nv ? _mm256_set1_epi32(t->bias[d + (size_t)(i / nv)]) : _mm256_setzero_si256();
+#define BIAS(i) __m256i acc##i = _mm256_set1_epi32(i < nd * nv ? t->bias[d + (size_t)(i / nv)] : 0);
 #define STEP(i)                                                                                                        \
     if (i < nd * nv)                                                                                                   \
         acc##i = add_dot(acc##i, v + i / nv * SL_TILE, i % nv ? w1 : w0);

@@ -150,7 +150,8 @@ def no_fast_math(_build):
 
 
 def strays(listing, level):
-    """Instructions above the level of the file: AVX in plain code, AVX-512 in AVX2 code, tiles in AVX-512 code."""
+    """Instructions above the level of the file: AVX in plain code, AVX-512 and the dot products of AVX-VNNI in AVX2 code,
+    AVX-512 in AVX-VNNI code, tiles in AVX-512 code."""
     found = []
     function = "?"
     for line in listing.splitlines():
@@ -165,7 +166,9 @@ def strays(listing, level):
         amx = bool(re.search(r"%tmm[0-7]\b", instruction)) or word in ("ldtilecfg", "sttilecfg", "tilerelease")
         avx512 = amx or bool(re.search(r"%zmm|%k[0-7]\b|%[xy]mm(1[6-9]|2\d|3[01])\b", instruction))
         avx = avx512 or (word.startswith("v") and not word.startswith("ver") and "mm" in instruction)
-        if (level == "plain" and avx) or (level == "avx2" and avx512) or (level == "avx512" and amx):
+        dot = "vpdp" in instruction
+        if ((level == "plain" and avx) or (level == "avx2" and (avx512 or dot)) or (level == "avxvnni" and avx512) or
+                (level == "avx512" and amx)):
             found.append(f"{function}: {instruction}")
     return found
 
@@ -180,7 +183,7 @@ def no_stray_instructions(build):
         return [f"{build}/src holds no object: build first"]
     found = []
     for path in objects:
-        match = re.search(r"_(avx2|avx512|amx)\.c", path.name)
+        match = re.search(r"_(avx2|avxvnni|avx512|amx)\.c", path.name)
         level = match.group(1) if match else "plain"
         if level == "amx":
             continue
@@ -203,6 +206,8 @@ __attribute__((target("avx512f"))) void planted16(v16 *x);
 __attribute__((target("avx512f"))) void planted16(v16 *x) { *x += *x; }
 void planted_tile(void);
 void planted_tile(void) { __asm__ volatile("tilezero %tmm0"); }
+void planted_dot(void);
+void planted_dot(void) { __asm__ volatile("{vex} vpdpwssd %ymm0, %ymm1, %ymm2"); }
 """
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "p.c").write_text(source)
@@ -211,10 +216,12 @@ void planted_tile(void) { __asm__ volatile("tilezero %tmm0"); }
                                  text=True, check=True).stdout
     plain = " ".join(strays(listing, "plain"))
     avx2 = " ".join(strays(listing, "avx2"))
+    avxvnni = " ".join(strays(listing, "avxvnni"))
     avx512 = " ".join(strays(listing, "avx512"))
     ok = ("planted8" in plain and "planted16" in plain and "planted16" in avx2 and "planted8:" not in avx2 and
-          "planted_tile" in avx2 and "planted_tile" in avx512 and "planted16" not in avx512)
-    return [] if ok else [f"plain finds: {plain}; avx2 finds: {avx2}; avx512 finds: {avx512}"]
+          "planted_tile" in avx2 and "planted_tile" in avx512 and "planted16" not in avx512 and "planted_dot" in avx2 and
+          "planted_dot" not in avxvnni and "planted16" in avxvnni)
+    return [] if ok else [f"plain: {plain}; avx2: {avx2}; avxvnni: {avxvnni}; avx512: {avx512}"]
 
 
 def counted(parameters):
