@@ -194,7 +194,7 @@ static void real_shapes(void **state)
                             {192, 576, 64, CG_MODE_NORMAL}, {64, 4096, 5, CG_MODE_EXTREME},
                             {40, 1536, 43, CG_MODE_NORMAL}, {33, 4064, 32, CG_MODE_EXTREME},
                             /* more rows, and more groups of many rows, than a blocked kernel takes at once */
-                            {48, 1280, 161, CG_MODE_NORMAL}, {35, 8192, 64, CG_MODE_NORMAL}};
+                            {35, 1280, 133, CG_MODE_NORMAL}, {35, 8192, 64, CG_MODE_NORMAL}};
     size_t step = sl_wtype_block_elems(who->type);
     sl_fpenv saved = sl_fpenv_enter();
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
