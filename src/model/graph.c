@@ -224,7 +224,11 @@ static void multiply(const sl_graph *graph, const float *x, size_t x_stride, siz
     size_t n_panels = 0, n_items = 0;
     for (size_t i = 0; i < n_products; i++)
         n_panels += (products[i].matrix->n_out + SL_PANEL - 1) / SL_PANEL;
-    work.panels_per_item = n_panels / (8 * sl_pool_threads(graph->options.pool)) + 1;
+    /* Many rows: fewer, larger pieces, in pairs of panels as the kernels take them; what a call sets up costs then less. */
+    size_t per_thread = n_rows < SL_LANES ? 8 : 4;
+    work.panels_per_item = n_panels / (per_thread * sl_pool_threads(graph->options.pool)) + 1;
+    if (n_rows >= SL_LANES)
+        work.panels_per_item += work.panels_per_item % 2;
     for (size_t i = 0; i < n_products; i++) {
         size_t panels = (products[i].matrix->n_out + SL_PANEL - 1) / SL_PANEL;
         work.n_items[i] = (panels + work.panels_per_item - 1) / work.panels_per_item;
