@@ -1,6 +1,7 @@
 /* A pool of computing threads.
  * Owns: its threads. Refuses: nesting (a task must not call sl_pool_run). An idle thread looks for the next run for
- * 50 microseconds at most, then sleeps on a condition variable. Thread rule: one thread at a time calls sl_pool_run on a given pool. */
+ * 50 microseconds at most, then sleeps on a condition variable. Thread rule: one thread at a time calls sl_pool_run on
+ * a given pool. */
 #ifndef SL_THREAD_H
 #define SL_THREAD_H
 

@@ -2,7 +2,8 @@
  * Up to four blocks of sixteen rows of quantised input meet a panel of sixteen outputs, a tile of ZA each. A chunk of
  * groups at a time: input rows are turned once for all panels, so that four elements of a row share a lane; a panel's
  * weights become signed bytes once for all rows; streaming mode makes the integer products of all groups of the chunk;
- * outside, NEON scales them into the output. Few rows and a narrow last panel are the level's below. */
+ * outside, NEON scales them into the output. Few rows and a narrow last panel are the level's below.
+ * An inlined helper takes more than six parameters where they are the registers of its caller's loop. */
 #include "kernel/levels.h"
 
 #if defined(__aarch64__) && defined(SLUICE_HAVE_SME)

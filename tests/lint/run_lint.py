@@ -320,11 +320,11 @@ def documents(_build):
     pages += sorted(Path("docs").glob("*.md"))
     if not pages:
         return "SKIP: no document yet"
-    targets = set(re.findall(r"^([a-z]+):", Path("Makefile").read_text(), re.M))
+    targets = set(re.findall(r"^([a-z][a-z0-9]*):", Path("Makefile").read_text(), re.M))
     found = []
     for page in pages:
         text = page.read_text()
-        for match in re.finditer(r"(?:^|`|\$ |&& |; )make ([a-z][a-z ]*)", text, re.M):
+        for match in re.finditer(r"(?:^|`|\$ |&& |; )make ([a-z][a-z0-9 ]*)", text, re.M):
             for target in match.group(1).split():
                 if target not in targets:
                     found.append(f"{page}: make {target} is no target")
