@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <glob.h>
+#include <math.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -10,6 +11,14 @@
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#if defined(__linux__)
+#include <sys/prctl.h>
+#endif
+
+#include "platform/os.h"
+
+enum { LOADING_S = 60 }; /* that loading a library may take, and again for each GiB that its work has */
 
 /* ------------------------------------------------------------------------------------------------- where to look */
 
@@ -39,7 +48,8 @@ static size_t add_folder(const char *folder, char found[SL_BENCH_PEERS][512], si
     return n + 1;
 }
 
-/* Where pip leaves llama-cpp-python, and where cmake --install does ggml. */
+/* $SLUICE_PEER as it is: what it lacks, the row says. Else where pip leaves llama-cpp-python, and where cmake --install
+ * does ggml. */
 size_t sl_bench_peers_find(const char *out[SL_BENCH_PEERS])
 {
     static char found[SL_BENCH_PEERS][512];
@@ -50,9 +60,13 @@ size_t sl_bench_peers_find(const char *out[SL_BENCH_PEERS])
     };
     const char *named = getenv("SLUICE_PEER"), *home = getenv("HOME"), *environment = getenv("VIRTUAL_ENV");
     char local[512], pattern[600];
+    if (named && *named) {
+        out[0] = named;
+        return strcmp(named, "none") != 0;
+    }
     snprintf(local, sizeof local, "%s/.local", home ? home : "");
     const char *const roots[] = {environment ? environment : "", local, "/usr/local", "/usr"};
-    size_t n = named && *named ? add_folder(named, found, 0) : 0;
+    size_t n = 0;
     for (size_t i = 0; i < sizeof roots / sizeof roots[0] && n == 0; i++)
         for (size_t k = 0; k < sizeof patterns / sizeof patterns[0] && n == 0 && roots[i][0]; k++) {
             glob_t hits;
@@ -83,6 +97,16 @@ static bool move_all(int fd, void *data, size_t bytes, bool sends)
         bytes -= (size_t)n;
     }
     return true;
+}
+
+/* A parent that is killed cannot wake the child that it has stopped: the child must not outlive it. */
+static void die_with(pid_t parent)
+{
+#if defined(__linux__)
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+#endif
+    if (getppid() != parent)
+        _exit(1);
 }
 
 /* Its prints go nowhere, a Ctrl-C ends it, and no debugger is called for a failed assertion. */
@@ -128,8 +152,10 @@ static void start(bench_peer *peer, const bench_case_spec *spec, bool plain_only
     peer->to = down[1];
     peer->from = up[0];
     fflush(NULL);
+    pid_t parent = getpid();
     peer->child = fork();
     if (peer->child == 0) {
+        die_with(parent);
         close(down[1]);
         close(up[0]);
         serve(peer->folder, spec, plain_only, (const int[2]){down[0], up[1]});
@@ -159,21 +185,36 @@ static void say_end(bench_peer *peer)
     peer->child = 0;
 }
 
-/* False: the child has ended, or the user wants an end. */
-static bool receive(bench_peer *peer, const sl_bench_listener *listener, bench_peer_reply *reply)
+/* False: the child has ended, has been silent for `limit_s` seconds, or the user wants an end. */
+static bool receive(bench_peer *peer, double limit_s, const sl_bench_listener *listener, bench_peer_reply *reply)
 {
     struct pollfd waits = {peer->from, POLLIN, 0};
-    while (poll(&waits, 1, 200) <= 0)
+    double end = sl_os_seconds() + limit_s;
+    while (poll(&waits, 1, 200) <= 0) {
+        if (sl_os_seconds() > end) {
+            bench_peer_stop(peer);
+            snprintf(peer->way, sizeof peer->way, "not ready within %.0f s", limit_s);
+            return false;
+        }
         if (listener->stop && listener->stop(listener->arg)) {
             kill(peer->child, SIGKILL);
             break;
         }
+    }
     bool received = move_all(peer->from, reply, sizeof *reply, false);
     if (!received)
         say_end(peer);
     else if (kill(peer->child, SIGSTOP) != 0)
         received = false;
     return received;
+}
+
+static double loading_limit_s(const bench_case_spec *spec)
+{
+    double items = spec->group == SL_BENCH_GROUP_ATTENTION
+                       ? 2.0 * (double)spec->n_layers * (double)spec->keys * spec->n_kv_heads * spec->head_dim
+                       : (double)spec->n_in * (double)spec->n_out;
+    return LOADING_S * (1 + floor(items * sizeof(float) / (1 << 30)));
 }
 
 bool bench_peer_start(bench_peer *peer, const char *folder, const bench_case_spec *spec,
@@ -187,14 +228,15 @@ bool bench_peer_start(bench_peer *peer, const char *folder, const bench_case_spe
         start(peer, spec, plain_only != 0);
         if (!peer->child)
             return false;
-        if (receive(peer, listener, &reply)) {
+        double limit_s = loading_limit_s(spec), since = sl_os_seconds();
+        if (receive(peer, limit_s, listener, &reply)) {
             memcpy(peer->name, reply.name, sizeof peer->name);
             memcpy(peer->way, reply.way, sizeof peer->way);
             if (!reply.ok)
                 bench_peer_stop(peer);
             return reply.ok;
         }
-        if (listener->stop && listener->stop(listener->arg))
+        if (sl_os_seconds() - since > limit_s || (listener->stop && listener->stop(listener->arg)))
             return false;
     }
     return false;
@@ -231,5 +273,5 @@ double bench_peer_time(bench_peer *peer, const sl_bench_listener *listener)
         say_end(peer);
         return -1;
     }
-    return receive(peer, listener, &reply) ? reply.seconds : -1;
+    return receive(peer, INFINITY, listener, &reply) ? reply.seconds : -1;
 }
