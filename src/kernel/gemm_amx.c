@@ -34,7 +34,9 @@ typedef struct panel {
     _Alignas(64) uint8_t values[CHUNK * GROUP_VALUES]; /* signed */
     float d[CHUNK][SL_PANEL], m[CHUNK][SL_PANEL];
     size_t n_groups;
-    const uint8_t *next; /* packed groups that come next, `left` bytes, of which `each` are called in a step */
+    /* Packed groups that come next, `left` bytes, of which `each` are called in a step. They may be past the end of the
+     * matrix: the address is only a hint. */
+    uintptr_t next;
     size_t left, each;
 } panel;
 
@@ -73,7 +75,7 @@ AMX_INLINE void call_ahead(panel *p)
 {
     const size_t n = p->left < p->each ? p->left : p->each;
     for (size_t i = 0; i < n; i += LINE)
-        _mm_prefetch((const char *)p->next + i, _MM_HINT_T0);
+        _mm_prefetch((const char *)(p->next + i), _MM_HINT_T0);
     p->next += n;
     p->left -= n;
 }
@@ -224,7 +226,7 @@ AMX_INLINE void multiply(const sl_gemm_args *args, size_t first_row, size_t n_ro
         p.n_groups = n_groups - g < CHUNK ? n_groups - g : CHUNK;
         rows_lay_out(&w, row, args->n_in, g, p.n_groups, gemm_has_minimum(type));
         for (size_t i = 0; i < n_panels; i++, groups += panel_bytes, out += SL_PANEL) {
-            p.next = groups + panel_bytes;
+            p.next = (uintptr_t)groups + panel_bytes;
             p.left = p.n_groups / gemm_block_groups(type) * gemm_block_bytes(type);
             p.each = (p.left * AMX_ROWS / (p.n_groups * n_rows) / LINE + 1) * LINE;
             panel_decode(&p, groups, type);

@@ -54,9 +54,10 @@ typedef struct step_rows {
     size_t stride, n_groups; /* from row to row: bytes of q and scale, groups of factors */
 } step_rows;
 
-/* Packed groups of one or two panels that come next: as many bytes of each are called at a time as keep up. */
+/* Packed groups of one or two panels that come next: as many bytes of each are called at a time as keep up. They may
+ * be past the end of the matrix: the addresses are only hints. */
 typedef struct ahead {
-    const uint8_t *at[2];
+    uintptr_t at[2];
     size_t left, each;
 } ahead;
 
@@ -89,8 +90,8 @@ AVX512_INLINE void call_ahead(ahead *next)
 {
     const size_t n = next->left < next->each ? next->left : next->each;
     for (size_t i = 0; i < n; i += LINE) {
-        _mm_prefetch((const char *)next->at[0] + i, _MM_HINT_T0);
-        _mm_prefetch((const char *)next->at[1] + i, _MM_HINT_T0);
+        _mm_prefetch((const char *)(next->at[0] + i), _MM_HINT_T0);
+        _mm_prefetch((const char *)(next->at[1] + i), _MM_HINT_T0);
     }
     next->at[0] += n;
     next->at[1] += n;
@@ -337,7 +338,7 @@ AVX512_INLINE void panel_few(float *out, size_t out_stride, const uint8_t *panel
             __m512i w[GEMM_QUADS];
             gemm_values(w, panel + g * value_bytes, type);
             for (size_t at = 0; at < value_bytes + LINE; at += LINE)
-                _mm_prefetch((const char *)panel + g * value_bytes + AHEAD_BYTES + at, _MM_HINT_T0);
+                _mm_prefetch((const char *)((uintptr_t)panel + g * value_bytes + AHEAD_BYTES + at), _MM_HINT_T0);
             for (size_t r = 0; r < n_rows; r++) {
                 const uint8_t *in = row + r * stride;
                 const float *scale = (const float *)(const void *)in;
@@ -366,9 +367,9 @@ AVX512_INLINE void multiply(float *out, size_t out_stride, const uint8_t *groups
         for (size_t g = 0; g < all->n_groups; g += CHUNK) {
             const size_t n = all->n_groups - g < CHUNK ? all->n_groups - g : CHUNK;
             const uint8_t *from = groups + g / block_groups * block_bytes;
-            const uint8_t *then = from + n / block_groups * block_bytes;
+            uintptr_t then = (uintptr_t)from + n / block_groups * block_bytes;
             if (g + n == all->n_groups)
-                then = groups + step * panel_bytes;
+                then = (uintptr_t)groups + step * panel_bytes;
             ahead next = {{then, step == 2 ? then + panel_bytes : then}, n / block_groups * block_bytes, 0};
             next.each = (next.left / (n * n_steps) / LINE + 1) * LINE;
             unpack(&u, from, panel_bytes, n, step, type);
