@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs test programs and counts single tests.
 
-  tools/run_tests.py BUILD [FOLDER...]
+  tools/run_tests.py BUILD [FOLDER|FOLDER/PROGRAM...]
 
 Programs: every BUILD/tests/<folder>/test_*, and the scripts tests/<folder>/run_*.py of lint, golden and cli. Two ways to
 report are read: cmocka's "[       OK ] name" lines, and "PASS name", "FAIL name: why", "SKIP name: why".
@@ -53,6 +53,9 @@ def count(text):
 def commands(build, folders):
     """(name, argv) of each program, in the order of FOLDERS."""
     for folder in folders:
+        if "/" in folder:
+            yield folder, [str(Path(build, "tests", folder))]
+            continue
         if folder in SCRIPT_FOLDERS:
             for script in sorted(Path("tests", folder).glob("run_*.py")):
                 yield f"{folder}/{script.stem}", [sys.executable, str(script), build]
@@ -89,7 +92,7 @@ def main():
     build = sys.argv[1]
     folders = sys.argv[2:] or FOLDERS
     for folder in folders:
-        if folder not in FOLDERS:
+        if folder.split("/")[0] not in FOLDERS:
             sys.exit(f"run_tests: unknown folder {folder!r}: {' '.join(FOLDERS)}")
     total = {"passed": 0, "failed": 0, "skipped": 0}
     for name, argv in commands(build, folders):

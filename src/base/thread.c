@@ -1,3 +1,8 @@
+#if defined(__linux__)
+#define _GNU_SOURCE
+#include <sched.h>
+#endif
+
 #include "base/thread.h"
 
 #include <assert.h>
@@ -115,6 +120,17 @@ static void *helper_main(void *arg)
     return NULL;
 }
 
+/* That this process may use; 0: unknown. */
+static long n_processors(void)
+{
+#if defined(__linux__)
+    cpu_set_t set;
+    return sched_getaffinity(0, sizeof set, &set) == 0 ? (long)CPU_COUNT(&set) : 0;
+#else
+    return sysconf(_SC_NPROCESSORS_ONLN);
+#endif
+}
+
 sl_status sl_pool_create(size_t n_threads, sl_budget *budget, sl_pool **out, sl_err *err)
 {
     *out = NULL;
@@ -126,7 +142,7 @@ sl_status sl_pool_create(size_t n_threads, sl_budget *budget, sl_pool **out, sl_
         return status;
     pool->budget = budget;
     pool->n_threads = n_threads;
-    pool->may_look = sysconf(_SC_NPROCESSORS_ONLN) >= (long)n_threads;
+    pool->may_look = n_processors() >= (long)n_threads;
     pthread_mutex_init(&pool->lock, NULL);
     pthread_cond_init(&pool->wake, NULL);
     pthread_cond_init(&pool->done, NULL);
