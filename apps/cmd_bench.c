@@ -406,7 +406,10 @@ static int run_part(bench_cmd *b, int part, int argc, char **argv, sl_err *err)
         ram->default_text = "384M; for --ram-sweep and --in-memory half of what is free";
         table.n_options += cli_io_options(&b->m, options + table.n_options);
     }
-    table.n_options += cli_output_options(&b->m, options + table.n_options);
+    sl_arg *output = options + table.n_options;
+    table.n_options += cli_output_options(&b->m, output);
+    if (part == KERNEL)
+        output->group = NULL; /* its own options end in that group */
     sl_args_result result;
     int exit_code = SL_OK;
     if (!cli_parse(&table, argc, argv, &result, &exit_code, err))

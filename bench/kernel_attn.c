@@ -15,6 +15,9 @@ sl_status bench_attn_open(bench_case *c, sl_err *err)
     bool is_f16 = s->kv_type == SL_KV_TYPE_F16;
     sl_status status =
         bench_cache_init(&c->cache, m, s->keys, s->rows, (int64_t)bench_kv_bytes(m, s->keys), err);
+    if (status == SL_REFUSED)
+        return sl_err_set(err, status, "--keys %llu: no memory for K and V of %u layers, %u heads of %u",
+                          (unsigned long long)s->keys, (unsigned)s->n_layers, s->n_kv_heads, s->head_dim);
     if (status == SL_OK)
         status = bench_cache_fill(&c->cache, err);
     c->run = run_attention;

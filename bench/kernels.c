@@ -1,6 +1,8 @@
 /* The cases of the kernel bench, and the rounds in which each is measured: probes, our kernel, probes, each peer. */
 #include "bench/kernels.h"
 
+#include <ctype.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -357,6 +359,71 @@ static void list_cases(const bench_run *run, case_list *list)
     }
 }
 
+/* ------------------------------------------------------------------------------- refusals, before anything is made */
+
+static sl_status check_level(const char *given, sl_err *err)
+{
+    sl_cpu_level level;
+    sl_err found = {SL_OK, ""};
+    sl_status status = sl_cpu_find(given ? given : getenv("SLUICE_CPU"), &level, &found);
+    if (status == SL_OK)
+        return SL_OK;
+    const char *why = strchr(found.text, ':'); /* behind the variable's name and value */
+    return given && why ? sl_err_set(err, status, "--level %.40s%s", given, why)
+                        : sl_err_set(err, status, "%s", found.text);
+}
+
+static sl_status check_types(const sl_bench_kernel_options *o, sl_err *err)
+{
+    char known[256] = "";
+    for (int type = 0; type < SL_WTYPE_COUNT; type++) {
+        size_t n = strlen(known);
+        snprintf(known + n, sizeof known - n, "%s%s", type ? ", " : "", sl_wtype_name((sl_wtype)type));
+    }
+    for (char *at = known; *at; at++)
+        *at = (char)tolower((unsigned char)*at);
+    for (size_t i = 0; i < o->n_types; i++) {
+        int type = 0;
+        while (type < SL_WTYPE_COUNT && strcasecmp(o->types[i], sl_wtype_name((sl_wtype)type)) != 0)
+            type++;
+        if (type == SL_WTYPE_COUNT)
+            return sl_err_set(err, SL_USAGE, "--type: '%.40s', expected %s", o->types[i], known);
+    }
+    return SL_OK;
+}
+
+static sl_status check_options(const sl_bench_kernel_options *o, sl_err *err)
+{
+    for (size_t i = 0; i < o->n_head_dims; i++)
+        if (o->head_dims[i] == 0 || o->head_dims[i] % 16 != 0 || o->head_dims[i] > SL_MAX_HEAD_DIM)
+            return sl_err_set(err, SL_USAGE, "--head-dim: %u is no multiple of 16 up to %d", o->head_dims[i],
+                              (int)SL_MAX_HEAD_DIM);
+    for (size_t i = 0; i < o->n_keys; i++)
+        if (o->keys[i] == 0 || o->keys[i] % SL_TILE != 0)
+            return sl_err_set(err, SL_USAGE, "--keys: %llu is no multiple of %d", (unsigned long long)o->keys[i],
+                              (int)SL_TILE);
+    sl_status status = check_types(o, err);
+    return status == SL_OK ? check_level(o->level, err) : status;
+}
+
+/* Peers hold as much again; what memory cannot hold is said before they try. */
+static sl_status check_cases(const bench_run *run, const case_list *list, sl_err *err)
+{
+    uint64_t room = sl_os_free_memory_bytes() / 2;
+    for (size_t i = 0; run->o.n_keys > 0 && i < list->n; i++) {
+        const bench_case_spec *s = &list->at[i];
+        if (s->group != SL_BENCH_GROUP_ATTENTION)
+            continue;
+        uint64_t bytes = s->n_layers * s->keys / SL_TILE * s->n_kv_heads * sl_tile_bytes(s->kv_type, s->head_dim);
+        if (bytes > room)
+            return sl_err_set(err, SL_REFUSED,
+                              "--keys %llu: K and V of %u heads take %llu MiB, and half of the free memory is %llu",
+                              (unsigned long long)s->keys, s->n_kv_heads, (unsigned long long)(bytes >> 20),
+                              (unsigned long long)(room >> 20));
+    }
+    return SL_OK;
+}
+
 static void set_usual(sl_bench_kernel_options *o)
 {
     static const sl_bench_heads heads[] = {{32, 8}, {32, 2}, {32, 32}};
@@ -390,11 +457,17 @@ static sl_status run_all(bench_run *run, sl_err *err)
     case_list list = {0};
     list_cases(run, &list);
     size_t n = list.n;
+    if (n == 0)
+        return sl_err_set(err, SL_USAGE,
+                          "nothing to measure: that work has no such --type (attention: f16, and q8_0 where --head-dim "
+                          "is a multiple of %d)",
+                          (int)SL_GROUP);
     sl_status status = sl_mem_new(&run->budget, n, sizeof *list.at, "cases", &list.at, err);
     if (status != SL_OK)
         return status;
     list.capacity = n;
     list_cases(run, &list);
+    status = check_cases(run, &list, err);
     for (size_t i = 0; status == SL_OK && i < n; i++) {
         const sl_bench_listener *l = &run->o.listener;
         if (l->progress)
@@ -410,9 +483,12 @@ sl_status sl_bench_kernel(const sl_bench_kernel_options *options, const sl_bench
 {
     bench_run run = {.o = *options, .sink = sink};
     set_usual(&run.o);
+    sl_status status = check_options(&run.o, err);
+    if (status != SL_OK)
+        return status;
     sl_budget_init(&run.budget, UINT64_MAX);
     run.block_bytes = run.o.quick ? (size_t)32 << 20 : bench_prober_block_bytes();
-    sl_status status = sl_mem_map(&run.budget, run.block_bytes, "memory to measure", &run.block, err);
+    status = sl_mem_map(&run.budget, run.block_bytes, "memory to measure", &run.block, err);
     if (status == SL_OK) {
         memset(run.block, 1, run.block_bytes);
         status = run_all(&run, err);

@@ -390,6 +390,13 @@ def kernel_peers():
                 problems.append(f"{only}, {name}: ratio {row['ratio']}")
             if row["ratio"] is not None and not row["peer_s"] >= 0.001:
                 problems.append(f"a call that sleeps a millisecond took {row['peer_s']} s")
+    one = [*KERNEL_QUICK, "--only", "attention", "--type", "q8_0", "--rows", "1", "--keys", "256", "--json"]
+    named = bench(*one, environment=dict(surroundings(), SLUICE_PEER=str(base / "absent")))
+    given = bench(*one, "--peer", str(base / "absent"))
+    problems += wrong(named) + wrong(given)
+    if not problems and [[r["peer"], r["peer_way"]] for r in rows_of(named)] != [[r["peer"], r["peer_way"]]
+                                                                               for r in rows_of(given)]:
+        problems.append(f"a wrong SLUICE_PEER: {named.stdout}")
     report("peers of every kind", problems)
 
 
@@ -418,11 +425,19 @@ def refusals():
         (["kernel", "--threads", "0"], 2, "--threads"),
         (["kernel", "--only", "norms"], 2, "--only"),
         (["kernel", "--csv", "--json"], 2, "one form at a time"),
+        (["kernel", "--level", "mmx"], 2, "--level mmx"),
+        (["kernel", "--type", "q9_9"], 2, "'q9_9', expected f32, f16, bf16, q8_0"),
+        (["kernel", "--only", "attention", "--type", "q8_0", "--head-dim", "80"], 2, "nothing to measure"),
+        (["kernel", "--only", "attention", "--type", "q4_0"], 2, "nothing to measure"),
+        (["kernel", "--head-dim", "40"], 2, "multiple of 16"),
+        (["kernel", "--head-dim", "272"], 2, "--head-dim"),
+        (["kernel", "--keys", "100"], 2, "multiple of 64"),
+        (["kernel", "--keys", "4G"], 3, "--keys"),
     ]
     problems = []
     for words, code, text in cases:
         done = bench(*words) if words else subprocess.run([program, "bench"], capture_output=True, text=True)
-        if done.returncode != code or text not in done.stderr:
+        if done.returncode != code or text not in done.stderr or (words and words[0] == "kernel" and done.stdout):
             problems.append(f"{words}: exit code {done.returncode}, {done.stderr.strip()[-200:]}")
     report("refusals", problems)
 
