@@ -68,8 +68,8 @@ typedef struct sl_bench_kernel_row {
     sl_bench_spread peer_seconds, ratio; /* theirs by ours, of the same round: more than 1 means that ours is faster */
 } sl_bench_kernel_row;
 
-/* Folders with a ggml library, in the usual places, $SLUICE_PEER first. Strings: [SL_BENCH_PEERS][512], overwritten by
- * the next call. */
+/* $SLUICE_PEER, whatever is there ("none": none); without it the first folder with a ggml library of the usual places.
+ * Strings: the environment's, or static, overwritten by the next call. */
 size_t sl_bench_peers_find(const char *out[SL_BENCH_PEERS]);
 
 /* Calls `emit` with each case's rows as soon as they are known. */

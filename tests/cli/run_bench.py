@@ -400,6 +400,39 @@ def kernel_peers():
     report("peers of every kind", problems)
 
 
+def state_of(pid):
+    """A letter of proc(5), or None."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except OSError:
+        return None
+
+
+def killed():
+    """A bench that is killed takes the peer that it has stopped along. Needs kernel_peers' library."""
+    if not sys.platform.startswith("linux"):
+        return print("SKIP bench: kill -9 (only Linux ends a child with its parent)")
+    argv = [program, "bench", "kernel", "--quick", "--threads", "1", "--repeat", "64", "--seconds", "1", "--only",
+            "projections", "--type", "f32", "--rows", "1", "--peer", str(Path(folder).parent / "working")]
+    bench_child = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=surroundings())
+    children, peers, end = Path(f"/proc/{bench_child.pid}/task/{bench_child.pid}/children"), [], time.time() + 30
+    if not children.exists():
+        bench_child.kill()
+        bench_child.wait()
+        return print("SKIP bench: kill -9 (this kernel lists no children)")
+    while time.time() < end and [state_of(p) for p in peers] != ["T"]:
+        time.sleep(0.05)
+        peers = children.read_text().split()
+    problems = [] if [state_of(p) for p in peers] == ["T"] else [f"no stopped peer: {peers}"]
+    bench_child.kill()
+    bench_child.wait()
+    end = time.time() + 10
+    while time.time() < end and any(state_of(p) not in (None, "Z", "X") for p in peers):
+        time.sleep(0.05)
+    problems += [f"the peer lives on, {state_of(p)}" for p in peers if state_of(p) not in (None, "Z", "X")]
+    return report("kill -9 ends its peer too", problems)
+
+
 def refusals():
     pipe = str(Path(folder).parent / "unread_pipe")
     os.mkfifo(pipe)
@@ -457,7 +490,7 @@ def main():
             for done in [pool.submit(case) for case in (table, flash)]:
                 done.result()
         for case in (burst_rows, resident, prefill, csv_columns, sweep, capped, mapped, trace, interrupted, kernels,
-                     kernel_forms, kernel_peers, refusals):
+                     kernel_forms, kernel_peers, killed, refusals):
             case()
         report("nothing is left behind", os.listdir(folder))
     return 1 if failed else 0
