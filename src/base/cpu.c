@@ -6,6 +6,10 @@
 #if defined(__aarch64__)
 #if defined(__linux__)
 #include <sys/auxv.h>
+#if defined(SLUICE_HAVE_SME)
+#include <stdatomic.h>
+#include <sys/prctl.h>
+#endif
 #elif defined(__APPLE__)
 #include <sys/sysctl.h>
 #endif
@@ -73,13 +77,56 @@ static bool has_feature(const feature *f)
 #endif
 
 #if defined(SLUICE_HAVE_SME)
+enum { SME_BYTES = 64 }; /* what the kernels are written for */
+
 /* Length of a vector in streaming mode; allowed outside it. "rdsvl x0, #1", in numbers for assemblers without SME. */
 static uint64_t sme_bytes(void)
 {
     register uint64_t bytes __asm__("x0");
-    __asm__(".inst 0x04bf5820" : "=r"(bytes));
+    __asm__ volatile(".inst 0x04bf5820" : "=r"(bytes));
     return bytes;
 }
+
+#if defined(__linux__)
+static atomic_bool sme_is_taken;
+
+/* Whether the calling thread has the length, or gets it: Linux keeps one for each thread, starts a process with a
+ * default of its own (32 where nobody set it) and a thread with its creator's. What was there comes back when the
+ * processor has no such length. Numbers of its uapi linux/prctl.h, which older C libraries lack; a length is the low
+ * half, above it is whether programs that are executed inherit it, which stays as it is. */
+static bool take_sme_length(void)
+{
+    enum { SET_LENGTH = 63, GET_LENGTH = 64, LENGTH = 0xffff };
+    if (sme_bytes() == SME_BYTES)
+        return true;
+    const int before = prctl(GET_LENGTH);
+    if (before < 0)
+        return false;
+    if (prctl(SET_LENGTH, (unsigned long)(before & ~LENGTH) | SME_BYTES) >= 0 && sme_bytes() == SME_BYTES)
+        return true;
+    (void)prctl(SET_LENGTH, (unsigned long)before);
+    return false;
+}
+
+static bool may_use_sme(void)
+{
+    if (!take_sme_length())
+        return false;
+    atomic_store_explicit(&sme_is_taken, true, memory_order_relaxed);
+    return true;
+}
+
+void sl_cpu_prepare_thread(void)
+{
+    if (atomic_load_explicit(&sme_is_taken, memory_order_relaxed))
+        (void)take_sme_length(); /* what one thread got is there for all */
+}
+#else
+static bool may_use_sme(void)
+{
+    return sme_bytes() == SME_BYTES;
+}
+#endif
 #endif
 #endif
 
@@ -134,6 +181,12 @@ static bool may_use_tiles(void)
 #endif
 #endif
 
+#if !(defined(__aarch64__) && defined(__linux__) && defined(SLUICE_HAVE_SME))
+void sl_cpu_prepare_thread(void)
+{
+}
+#endif
+
 bool sl_cpu_has(sl_cpu_level level)
 {
     switch (level) {
@@ -158,7 +211,7 @@ bool sl_cpu_has(sl_cpu_level level)
         return sl_cpu_has(SL_CPU_LEVEL_NEON) && has_feature(&INT8_MATRIX);
 #if defined(SLUICE_HAVE_SME)
     case SL_CPU_LEVEL_SME:
-        return sl_cpu_has(SL_CPU_LEVEL_I8MM) && has_feature(&SME) && has_feature(&SME_INT8) && sme_bytes() == 64;
+        return sl_cpu_has(SL_CPU_LEVEL_I8MM) && has_feature(&SME) && has_feature(&SME_INT8) && may_use_sme();
 #endif
 #endif
     default:

@@ -1,5 +1,7 @@
 #include "base/fpenv.h"
 
+#include "base/cpu.h"
+
 #if defined(__x86_64__)
 #include <xmmintrin.h>
 
@@ -25,6 +27,7 @@ void sl_fpenv_leave(sl_fpenv saved)
 
 sl_fpenv sl_fpenv_enter(void)
 {
+    sl_cpu_prepare_thread();
     uint64_t word;
     __asm__ volatile("mrs %0, fpcr" : "=r"(word));
     __asm__ volatile("msr fpcr, %0" : : "r"(word & ~FPCR_OURS) : "memory");

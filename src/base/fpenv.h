@@ -1,6 +1,6 @@
 /* The floating-point control word of a computing thread.
  * Denormals are kept, rounding is to nearest even. Whoever computes enters first and
- * restores the caller's word when done. */
+ * restores the caller's word when done. Entering also prepares the thread (sl_cpu_prepare_thread). */
 #ifndef SL_FPENV_H
 #define SL_FPENV_H
 
