@@ -4,7 +4,7 @@
  * A function marked SME runs in streaming mode, where NEON is not allowed and most vector instructions are slow: it
  * moves operands in and products out, and nothing else. Entering and leaving costs what some dozens of outer products
  * do. ZA is the function's own; whatever the caller's caller had there is saved first, by the routine that the
- * compiler calls for it (attn_sme.c holds our own, as not every C library has one). */
+ * compiler calls for it (sme.c holds our own, as not every C library has one). */
 #ifndef SL_SME_H
 #define SL_SME_H
 

@@ -77,7 +77,8 @@ int sl_uring_open(const sl_vfs *vfs, const sl_aio_options *options, sl_aio **out
         return -ENOMEM;
     aio->fd = options->file->fd;
     struct io_uring_params params = {0};
-    /* Neither polling nor a kernel thread that spins: nobody burns a processor to wait. */
+    /* Neither polling nor a kernel thread that spins: waiting for the disk burns no processor. (Computing threads look
+     * for their next run for a few microseconds, base/thread.h, but not for reads.) */
     int failed = io_uring_queue_init_params((unsigned)options->depth, &aio->ring, &params);
     if (failed != 0) {
         free(aio);
