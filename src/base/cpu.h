@@ -24,8 +24,8 @@ const char *sl_cpu_level_name(sl_cpu_level level);
  * process use tiles. Asked for SME: also sets the vector length of streaming mode to 64 bytes for the calling thread
  * and those it starts later, if the processor has that length. Any thread. */
 bool sl_cpu_has(sl_cpu_level level);
-/* For a thread that will compute: what sl_cpu_has has set for the asking thread is set for this one, which may be older.
- * sl_fpenv_enter calls it. */
+/* For a thread that will compute: what sl_cpu_has has set for the asking thread is set for this one, which may be
+ * older. sl_fpenv_enter calls it. */
 void sl_cpu_prepare_thread(void);
 sl_cpu_level sl_cpu_best(void);
 
