@@ -62,6 +62,14 @@ double cli_seconds(void);
 bool cli_interrupted(void *arg); /* arg unused: fits the library's `stop` */
 void cli_count(void *arg, size_t done_tokens, size_t total_tokens); /* arg: cli; draws cli.phase in tokens */
 
+/* A context file to be asked: says on stderr when it is unfinished or has a damaged copy of something. chat: refused
+ * where the file was made without it (and the other way round), since the text would not be what run -f gives. */
+sl_status cli_open_store(sl_engine *engine, const char *path, bool chat, sl_store **out, sl_err *err);
+
+/* Whether a file begins as a context does; and what is in one. */
+bool cli_is_context(const char *path);
+sl_status cli_inspect_context(const char *path, bool json, sl_err *err);
+
 /* sl_text_read; SL_CANCELLED after Ctrl-C. */
 sl_status cli_read_text(const char *path, uint64_t limit, char **out, size_t *out_bytes, sl_err *err);
 
@@ -90,11 +98,15 @@ void cli_print_comparison(const sl_plan *plan, const sl_estimate *estimate, cons
 /* An object. What is not known is null. */
 void cli_json_estimate(sl_json *json, const sl_estimate *estimate);
 
+int cmd_prefill(int argc, char **argv, sl_err *err);
 int cmd_run(int argc, char **argv, sl_err *err);
 int cmd_score(int argc, char **argv, sl_err *err);
 int cmd_plan(int argc, char **argv, sl_err *err);
 int cmd_tokenize(int argc, char **argv, sl_err *err);
 int cmd_inspect(int argc, char **argv, sl_err *err);
+int cmd_verify(int argc, char **argv, sl_err *err);
+int cmd_export_text(int argc, char **argv, sl_err *err);
+int cmd_rm(int argc, char **argv, sl_err *err);
 int cmd_bench(int argc, char **argv, sl_err *err);
 
 /* Parses; on --help prints it. Returns true when the command should go on, else *exit_code is set. */

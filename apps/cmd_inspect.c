@@ -120,19 +120,21 @@ int cmd_inspect(int argc, char **argv, sl_err *err)
          .help = "one JSON object on stdout"},
     };
     const sl_args_table table = {
-        .usage = "sluice inspect MODEL.gguf [--json]",
-        .about = "Prints metadata, tensors and KV bytes per token.",
+        .usage = "sluice inspect MODEL.gguf|BOOK.kv [--json]",
+        .about = "Prints a model's metadata, tensors and KV bytes per token, or what a context file holds.",
         .options = options,
         .n_options = 1,
         .min_words = 1,
         .max_words = 1,
-        .words_name = "MODEL.gguf",
+        .words_name = "MODEL.gguf or BOOK.kv",
     };
     sl_args_result result;
     int code = SL_OK;
     if (!cli_parse(&table, argc, argv, &result, &code, err))
         return code;
     const char *path = result.words[0];
+    if (cli_is_context(path))
+        return (int)cli_inspect_context(path, json, err);
     const sl_model_visitor nothing = {0};
     sl_model_summary summary;
     sl_status status = sl_model_inspect(path, &nothing, &summary, err);

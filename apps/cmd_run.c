@@ -6,7 +6,7 @@
 
 typedef struct run_options {
     cli_machine machine;
-    const char *question;
+    const char *question, *store;
     int64_t n_predict, seed, top_k, drafts;
     double temp, top_p, min_p;
     bool chat;
@@ -17,6 +17,7 @@ typedef struct run_state {
     run_options o;
     sl_engine *engine;
     sl_context *context;
+    sl_store *store;
     char *document;
     size_t document_bytes;
     sl_tokens prompt;
@@ -28,11 +29,13 @@ typedef struct run_state {
     bool out_of_memory;
 } run_state;
 
-enum { OWN_OPTIONS = 9 };
+enum { OWN_OPTIONS = 10 };
 
 static size_t fill_options(run_options *o, sl_arg *out)
 {
     const sl_arg own[OWN_OPTIONS] = {
+        {.name = "context", .letter = 'c', .kind = SL_ARG_KIND_STRING, .out = &o->store, .metavar = "BOOK.kv",
+         .help = "a context file in place of the document (sluice prefill); stays as it is"},
         {.name = "prompt", .letter = 'p', .kind = SL_ARG_KIND_STRING, .out = &o->question, .allow_empty = true,
          .metavar = "TEXT", .help = "the question; stands after the document and a blank line"},
         {.name = "chat", .kind = SL_ARG_KIND_FLAG, .out = &o->chat,
@@ -69,7 +72,13 @@ static bool parse(run_options *o, int argc, char **argv, int *exit_code, sl_err 
     sl_args_result result;
     if (!cli_parse(&table, argc, argv, &result, exit_code, err))
         return false;
-    if (!o->machine.file && !o->question) {
+    if (o->store && (o->machine.file || !o->question || !*o->question)) {
+        const char *text = o->machine.file ? "a document (-f) or a context (-c), not both"
+                                           : "a context (-c) needs a question (-p)";
+        *exit_code = (int)sl_text_error(err, SL_USAGE, "%s", text);
+        return false;
+    }
+    if (!o->machine.file && !o->question && !o->store) {
         *exit_code = (int)sl_text_error(err, SL_USAGE, "nothing to read: give a document (-f) or a question (-p)");
         return false;
     }
@@ -114,6 +123,7 @@ static sl_status read_prompt(run_state *r, sl_err *err)
         .question = r->o.question,
         .question_size = r->o.question ? strlen(r->o.question) : 0,
         .chat = r->o.chat,
+        .stored = r->store != NULL,
     };
     sl_status status = sl_engine_prompt(r->engine, &prompt, &r->prompt, err);
     free(r->document);
@@ -126,6 +136,13 @@ static sl_status make_context(run_state *r, sl_err *err)
     sl_context_options options = cli_context_options(&r->o.machine, r->prompt.n);
     options.predict_tokens = (size_t)r->o.n_predict;
     options.max_drafts = (size_t)r->o.drafts;
+    options.store = r->store;
+    if (r->store) {
+        sl_store_info info;
+        sl_store_get_info(r->store, &info);
+        options.cache = info.cache;
+        options.rope_scale = info.rope_scale > 1.0 ? info.rope_scale : options.rope_scale;
+    }
     return cli_make_context(&r->c, r->engine, &options, &r->context, err);
 }
 
@@ -205,7 +222,8 @@ static sl_status print_json(run_state *r, const sl_draw_result *result, sl_err *
         const char *key;
         uint64_t value;
     } counts[] = {
-        {"prompt_tokens", s.prompt_tokens}, {"kv_bytes", s.kv_bytes}, {"resident_bytes", s.resident_bytes},
+        {"prompt_tokens", s.prompt_tokens}, {"stored_tokens", s.stored_tokens},
+        {"kv_bytes", s.kv_bytes}, {"resident_bytes", s.resident_bytes},
         {"bytes_read", s.bytes_read},
         {"bytes_written", s.bytes_written}, {"bytes_visited", s.bytes_visited}, {"windows", s.n_windows},
         {"passes", s.n_passes}, {"rows", s.n_rows}, {"drafted", s.n_drafted}, {"accepted", s.n_accepted},
@@ -270,6 +288,8 @@ static void print_table(run_state *r, const sl_draw_result *result)
     char a[SL_TEXT_NUMBER_BYTES], b[SL_TEXT_NUMBER_BYTES], c[SL_TEXT_NUMBER_BYTES];
     get_results(r, &s, &plan, &estimated);
     fprintf(stderr, "\n");
+    if (s.stored_tokens > 0)
+        fprintf(stderr, "  context     %zu tokens from %s\n", s.stored_tokens, r->o.store);
     fprintf(stderr, "  prompt      %zu tokens in %s, %.1f tokens/s, %zu windows of %zu\n", s.prompt_tokens,
             sl_text_format_time(s.prefill_s, a), per((double)s.prompt_tokens, s.prefill_s), s.n_windows,
             plan.window_tokens);
@@ -301,6 +321,8 @@ static sl_status start(run_state *r, sl_err *err)
         status = cli_read_document(m->file, &m->engine, &r->document, &r->document_bytes, err);
     if (status == SL_OK)
         status = cli_open(&r->c, &m->engine, &r->engine, err);
+    if (status == SL_OK && r->o.store)
+        status = cli_open_store(r->engine, r->o.store, r->o.chat, &r->store, err);
     if (status == SL_OK)
         status = read_prompt(r, err);
     return status == SL_OK ? make_context(r, err) : status;
@@ -349,6 +371,7 @@ int cmd_run(int argc, char **argv, sl_err *err)
     free(r.text);
     free(r.ids);
     sl_context_destroy(r.context);
+    sl_store_close(r.store);
     if (r.engine)
         sl_tokens_free(r.engine, &r.prompt);
     return cli_close(r.engine, code, err);

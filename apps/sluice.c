@@ -12,10 +12,14 @@ static const struct {
     int (*run)(int argc, char **argv, sl_err *err);
 } commands[] = {
     {"run", "answer a question about a text, its KV cache on flash", cmd_run},
+    {"prefill", "read texts into a context file, to be asked for ever", cmd_prefill},
     {"score", "log-probability of every token of a text", cmd_score},
     {"plan", "what a context of some length will take, before it is made", cmd_plan},
     {"tokenize", "token ids of a text", cmd_tokenize},
-    {"inspect", "what a model file holds", cmd_inspect},
+    {"inspect", "what a model file or a context file holds", cmd_inspect},
+    {"verify", "whether a context file is whole, to the last byte", cmd_verify},
+    {"export-text", "the text of a context file", cmd_export_text},
+    {"rm", "remove context files", cmd_rm},
     {"bench", "measure this machine's flash, bursts and prefills", cmd_bench},
 };
 
@@ -26,7 +30,7 @@ static void print_help(FILE *file)
     fprintf(file, "sluice runs language models over contexts larger than memory: the KV cache lies on flash,\n"
                   "attention over it is exact.\n\nusage: sluice COMMAND [options]\n\n");
     for (size_t i = 0; i < N_COMMANDS; i++)
-        fprintf(file, "  %-10s %s\n", commands[i].name, commands[i].about);
+        fprintf(file, "  %-11s %s\n", commands[i].name, commands[i].about);
     fprintf(file, "\n'sluice COMMAND --help' tells more. Example:\n"
                   "  sluice run -m model.gguf -f book.txt -p \"Who wrote this?\" --chat --ram 1G\n");
 }

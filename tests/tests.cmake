@@ -22,6 +22,7 @@ sluice_test(unit test_tok)
 sluice_test(golden test_tok_golden)
 target_compile_definitions(test_tok_golden PRIVATE GOLDEN_DIR="${CMAKE_CURRENT_SOURCE_DIR}/golden")
 sluice_fuzz(tok)
+sluice_fuzz(context)
 sluice_test(golden test_blocks)
 target_compile_definitions(test_blocks PRIVATE GOLDEN_DIR="${CMAKE_CURRENT_SOURCE_DIR}/golden")
 sluice_test(check test_gemm_ref)
@@ -51,6 +52,8 @@ foreach(name test_svg test_published)
   target_link_libraries(${name} PRIVATE sluice_bench)
 endforeach()
 sluice_test(unit test_plan common/gguf_build.c common/tiny_encode.c common/tiny_model.c)
+sluice_test(prop test_durable common/fault_vfs.c common/kv_model.c)
+sluice_test(prop test_durable_crash common/disk_vfs.c common/kv_model.c)
 
 # The figures of docs/numerics.md: measures, tests nothing; built when asked for.
 add_executable(measure_numerics EXCLUDE_FROM_ALL numerics/measure_numerics.c numerics/measure_attention.c

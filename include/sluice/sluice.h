@@ -80,6 +80,8 @@ typedef struct sl_prompt {
     const char *question;
     size_t question_size;
     bool chat; /* one user message in the model's chat template */
+    bool open; /* the document of a context file: questions follow later, so no template tail */
+    bool stored; /* such a document is in the context already: the question and the template's tail alone */
     bool whole; /* a text with its end, not one to be continued: EOS too, if the model file says so */
 } sl_prompt;
 /* SL_USAGE when nothing is left after tokenising. */
@@ -92,6 +94,8 @@ typedef struct sl_context sl_context;
 typedef enum sl_cache { SL_CACHE_Q8_0, SL_CACHE_F16 } sl_cache; /* stored type of K and V */
 
 typedef enum sl_io { SL_IO_AUTO, SL_IO_URING, SL_IO_POOL, SL_IO_BUFFERED } sl_io; /* how flash is read */
+
+typedef struct sl_store sl_store; /* a context file: below */
 
 typedef struct sl_context_options {
     sl_cache cache;
@@ -109,6 +113,13 @@ typedef struct sl_context_options {
     size_t max_drafts;      /* 0 to 255: rows of a burst less one */
     double rope_scale;      /* linear position scaling, extends the trained context; 0: the model's own */
     bool force_context;     /* allow positions beyond the trained context */
+    /* A context file whose tokens the context starts with; prompt_tokens then come on top. Borrowed: closed after the
+     * context. NULL: none. keep: for sl_context_keep; else the file stays as it is. */
+    sl_store *store;
+    bool keep;
+    bool store_chat;        /* the file's text is a chat template's head and a document (part of its identity) */
+    double commit_seconds;  /* of work between two commits at most; 0: 60 */
+    size_t commit_tokens;   /* likewise; 0: 4096 */
     bool (*stop)(void *arg); /* asked between layers and parts; true cancels. NULL: never */
     void *arg;
 } sl_context_options;
@@ -159,6 +170,12 @@ void sl_context_estimate(const sl_context *context, size_t rows, sl_estimate *ou
 
 /* Prefill. progress may be NULL. */
 sl_status sl_context_feed(sl_context *context, const int32_t *ids, size_t n,
+                          void (*progress)(void *arg, size_t done_tokens, size_t total_tokens), void *arg,
+                          sl_err *err);
+
+/* With `keep`: reads n more tokens into the file, committing as it goes, and finishes it; n may be 0. Whatever was
+ * committed stays, whatever happens: opened again, the file holds it. After this a context can only be destroyed. */
+sl_status sl_context_keep(sl_context *context, const int32_t *ids, size_t n,
                           void (*progress)(void *arg, size_t done_tokens, size_t total_tokens), void *arg,
                           sl_err *err);
 
@@ -235,8 +252,87 @@ typedef struct sl_stats {
     const char *io_mode;   /* "direct", "buffered" or "memory" */
     const char *io_engine; /* "io_uring", "io_uring, unregistered buffers", "pread pool", "dispatch", "none" */
     size_t read_bytes, in_flight_bytes; /* of the reader, in force */
+    size_t stored_tokens;  /* that the context started with */
+    size_t n_commits;      /* of a kept context */
 } sl_stats;
 void sl_context_get_stats(const sl_context *context, sl_stats *out);
+
+/* ------------------------------------------------------------------------------------------------- context files */
+
+typedef struct sl_store_options {
+    const char *path;
+    bool for_writing;    /* one writer at a time, any number of readers */
+    bool buffered;       /* no direct I/O */
+    uint64_t max_tokens; /* for writing: the most that it will hold */
+} sl_store_options;
+
+/* What the last commit left. engine NULL: for looking only. SL_REFUSED: being written by another, another version.
+ * SL_DAMAGED names what is wrong. */
+sl_status sl_store_open(sl_engine *engine, const sl_store_options *options, sl_store **out, sl_err *err);
+/* A new file for a context of these options, of prompt_tokens + predict_tokens; holds nothing yet. SL_REFUSED when the
+ * name is taken. */
+sl_status sl_store_create(sl_engine *engine, const char *path, const sl_context_options *options, sl_store **out,
+                          sl_err *err);
+void sl_store_close(sl_store *store);
+
+typedef struct sl_store_info {
+    uint64_t n_tokens;        /* committed */
+    uint64_t intended_tokens; /* of an unfinished file */
+    bool is_finished, is_chat;
+    sl_cache cache;
+    uint32_t n_layers, n_kv_heads, head_dim, n_vocab;
+    uint64_t token_bytes; /* KV bytes of a token, all layers */
+    uint32_t arithmetic_version, format_version;
+    const char *model_name; /* borrowed, as ids and note */
+    uint64_t model[2], tokenizer; /* fingerprints */
+    double rope_base, rope_scale;
+    const int32_t *ids; /* [n_tokens] */
+    const char *note;   /* what is damaged but stands in a second copy; NULL: nothing was seen */
+} sl_store_info;
+void sl_store_get_info(const sl_store *store, sl_store_info *out);
+
+/* What a context file takes on its disk. */
+typedef struct sl_store_space {
+    uint64_t file_bytes;    /* with that many tokens, at its largest */
+    uint64_t present_bytes; /* what is on the disk of it now; 0: there is no such file */
+    uint64_t free_bytes;    /* of its file system; UINT64_MAX: it does not count them */
+} sl_store_space;
+/* For a context of this engine and these options (its type) in `path`, which may not exist. */
+sl_status sl_store_get_space(sl_engine *engine, const char *path, const sl_context_options *options, uint64_t n_tokens,
+                             sl_store_space *out, sl_err *err);
+
+/* The stored tokens back to bytes, piece by piece, in order; special: control tokens' spelling too. `take` returns
+ * false to cancel. SL_REFUSED when the store was opened with an engine of another tokenizer; SL_USAGE with none. */
+sl_status sl_store_get_text(const sl_store *store, bool special,
+                            bool (*take)(void *arg, const char *bytes, size_t size), void *arg, sl_err *err);
+
+/* One damaged thing of a file. */
+typedef struct sl_store_damage {
+    const char *what;       /* static: "superblock", "segment record", "part", "unused bytes" ... */
+    int copy;               /* of two: 0 or 1; -1: there is one */
+    int64_t layer, segment; /* -1: of none */
+    uint64_t off, bytes;    /* in the file */
+} sl_store_damage;
+
+typedef struct sl_store_verify_options {
+    const char *path;
+    bool buffered; /* no direct I/O */
+    void (*found)(void *arg, const sl_store_damage *damage);
+    bool (*progress)(void *arg, uint64_t done_bytes, uint64_t total_bytes); /* false cancels; NULL: none */
+    void *arg;
+} sl_store_verify_options;
+
+typedef struct sl_store_verified {
+    uint64_t n_tokens, intended_tokens;
+    bool is_finished;
+    uint64_t file_bytes, n_damaged;
+    uint64_t outside_bytes; /* of an unfinished file: bytes behind the last commit, in sectors that are not zero */
+    bool is_torn; /* a commit that was cut off has left something, or one copy of the last one alone is whole */
+} sl_store_verified;
+
+/* Reads a whole file: both copies of everything, every checksum, and that unused bytes of a finished file are zero.
+ * SL_OK: whole. SL_DAMAGED: `found` was told of out->n_damaged things; 0: not even a superblock could be believed. */
+sl_status sl_store_verify(const sl_store_verify_options *options, sl_store_verified *out, sl_err *err);
 
 /* --------------------------------------------------------------------------------------------------- looking inside */
 

@@ -6,6 +6,7 @@
 
 #include "api/measure.h"
 #include "api/plan.h"
+#include "api/store.h"
 #include "platform/os.h"
 
 /* FRESH -feed-> FED -feed-> FED -generate-> DONE; FRESH -score-> DONE; any error: BROKEN, which can be destroyed only
@@ -17,7 +18,7 @@ struct sl_context {
     context_state state;
     sl_context_options options; /* as planned, without kv_dir */
     sl_io_profile io;           /* of the disk that the cache is on */
-    bool has_io;
+    bool has_io, has_store;
     sl_session *session;
     sl_plan plan;
     sl_kv_layer *layers; /* [n_layers] of the geometry */
@@ -42,7 +43,13 @@ static sl_status create(sl_context *context, sl_err *err)
     context->has_io = io != NULL;
     if (io)
         context->io = *io;
-    return sl_session_create(&session, &context->session, err);
+    status = sl_session_create(&session, &context->session, err);
+    if (status == SL_OK && context->options.store) {
+        context->options.store->in_use = true;
+        context->has_store = true;
+        context->stats.stored_tokens = sl_session_n_tokens(context->session);
+    }
+    return status;
 }
 
 static sl_status expect_engine(const sl_engine *engine, bool is_for_plan, sl_err *err)
@@ -81,6 +88,8 @@ void sl_context_destroy(sl_context *context)
         return;
     sl_budget *budget = &context->engine->budget;
     sl_session_destroy(context->session);
+    if (context->has_store)
+        context->options.store->in_use = false;
     sl_mem_free(budget, context->layers);
     sl_mem_free(budget, context);
 }
@@ -176,6 +185,29 @@ sl_status sl_context_feed(sl_context *context, const int32_t *ids, size_t n,
     context->stats.n_windows = (size_t)kv.n_passes;
     context->read_before_decode = kv.bytes_read;
     context->read_s_before_decode = kv.read_s;
+    return status;
+}
+
+sl_status sl_context_keep(sl_context *context, const int32_t *ids, size_t n,
+                          void (*progress)(void *arg, size_t done_tokens, size_t total_tokens), void *arg, sl_err *err)
+{
+    const sl_feed_watch watch = {.progress = progress, .arg = arg};
+    sl_status status = expect_state(context, FRESH, FRESH, "keep", err);
+    if (status == SL_OK && !context->options.keep)
+        status = sl_err_set(err, SL_USAGE, "keep: the context was not made for it");
+    if (status == SL_OK)
+        status = check_ids(context, ids, n, err);
+    if (status != SL_OK)
+        return status;
+    double start = sl_os_seconds();
+    status = sl_session_keep(context->session, ids, n, &watch, err);
+    context->stats.prefill_s += sl_os_seconds() - start;
+    context->stats.prompt_tokens += status == SL_OK ? n : 0;
+    context->state = status == SL_OK ? DONE : BROKEN;
+    context->stats.n_commits = (size_t)sl_durable_get(context->options.store->durable).n_commits;
+    sl_kv_stats kv;
+    sl_kv_get_stats(sl_session_kv(context->session), &kv);
+    context->stats.n_windows = (size_t)kv.n_passes;
     return status;
 }
 

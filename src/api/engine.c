@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "api/plan.h"
+#include "base/hash.h"
 #include "platform/os.h"
 
 enum {
@@ -177,9 +178,23 @@ static sl_status load_template(sl_engine *engine, const sl_gguf *gguf, sl_err *e
     return status == SL_OK ? copy_text(&engine->budget, text.data, text.size, &engine->chat_template, err) : status;
 }
 
+/* The tokenizer's entries in whatever order; a chat template is no part of it. */
+static uint64_t fingerprint_tokenizer(const sl_gguf *gguf)
+{
+    static const char prefix[] = "tokenizer.ggml.";
+    uint64_t sum = 0;
+    for (size_t i = 0; i < sl_gguf_n_values(gguf); i++) {
+        const sl_gguf_value *value = sl_gguf_value_at(gguf, i);
+        if (value->key.size > sizeof prefix - 1 && memcmp(value->key.data, prefix, sizeof prefix - 1) == 0)
+            sum += XXH3_64bits_withSeed(value->data, value->data_bytes, sl_hash(value->key.data, value->key.size));
+    }
+    return sum;
+}
+
 static sl_status load_vocabulary(sl_engine *engine, const sl_gguf *gguf, sl_err *err)
 {
     sl_status status = sl_engine_load_tok(engine, gguf, err);
+    engine->tok_fingerprint = fingerprint_tokenizer(gguf);
     if (status == SL_OK)
         status = load_template(engine, gguf, err);
     if (status != SL_OK || engine->options.vocab_only)

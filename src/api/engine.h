@@ -33,6 +33,7 @@ struct sl_engine {
     sl_cpu_level level;
     sl_pool *pool;
     sl_tok *tok;
+    uint64_t tok_fingerprint; /* of the vocabulary and its rules */
     bool add_eos; /* to texts with their end, as the file says */
     sl_hparams hp;
     sl_weights *weights; /* NULL: vocab_only. plan_only: hyper-parameters and size alone */

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "api/measure.h"
+#include "api/store.h"
 #include "platform/os.h"
 #include "platform/vfs.h"
 
@@ -18,6 +19,7 @@ enum {
     IN_FLIGHT_BYTES = 32 << 20, /* where nothing is known of the disk */
     SLACK_BYTES = 64 << 10, /* alignment of a handful of mappings */
     NOISE_BYTES = 512 << 10, /* by which the program's own resident set differs from run to run */
+    COMMIT_SECONDS = 60,
     LIST_GROWTH = 3 /* a list of tokens that doubles holds at most so many times its length, old and new */
 };
 
@@ -59,6 +61,10 @@ static sl_status check_options(const sl_context_options *o, sl_err *err)
         return sl_err_set(err, SL_USAGE, "drafts are %zu, expected 0 to 255", o->max_drafts);
     if (o->rope_scale != 0.0 && !(o->rope_scale >= 1.0 && o->rope_scale <= 1e6))
         return sl_err_set(err, SL_USAGE, "rope scale is %g, expected 1 to 1000000", o->rope_scale);
+    if (!(o->commit_seconds >= 0.0 && o->commit_seconds <= 1e6))
+        return sl_err_set(err, SL_USAGE, "%g seconds between commits, expected 0 to 1000000", o->commit_seconds);
+    if (o->keep && (!o->store || o->predict_tokens > 0))
+        return sl_err_set(err, SL_USAGE, "a context is kept in a file, and nothing is generated with it");
     size_t all = o->prompt_tokens + o->predict_tokens;
     if (all < o->prompt_tokens || all > (size_t)1 << 40)
         return sl_err_set(err, SL_USAGE, "%zu prompt tokens and %zu more are beyond what can be counted",
@@ -66,20 +72,26 @@ static sl_status check_options(const sl_context_options *o, sl_err *err)
     return SL_OK;
 }
 
+/* That the context starts with. */
+static size_t stored_tokens(const sl_context_options *o)
+{
+    return o->store ? (size_t)sl_durable_get(o->store->durable).n_tokens : 0;
+}
+
 /* Tokens of the context: all that was asked for, or what the trained context leaves of the answer. */
 static sl_status choose_context(const sl_engine *engine, const sl_context_options *o, size_t *n_context, sl_err *err)
 {
     double scale = o->rope_scale != 0.0 ? o->rope_scale / engine->hp.rope_factor : 1.0;
     double trained = (double)engine->hp.n_ctx_train * (scale > 1.0 ? scale : 1.0);
-    size_t all = o->prompt_tokens + o->predict_tokens;
+    size_t fed = stored_tokens(o) + o->prompt_tokens, all = fed + o->predict_tokens;
     bool is_free = o->force_context || engine->options.plan_only;
     *n_context = is_free || (double)all <= trained ? all : (size_t)trained;
-    if (o->prompt_tokens <= *n_context)
+    if (fed <= *n_context)
         return SL_OK;
     return sl_err_set(err, SL_REFUSED,
                       "the prompt has %zu tokens, the model was trained for %zu (--rope-scale stretches positions, "
                       "--force-context goes on regardless)",
-                      o->prompt_tokens, *n_context);
+                      fed, *n_context);
 }
 
 static const char *kv_dir(const sl_context_options *options)
@@ -95,6 +107,8 @@ sl_status sl_plan_session(sl_engine *engine, const sl_context_options *o, sl_kv_
 {
     size_t n_context = 0;
     sl_status status = check_options(o, err);
+    if (status == SL_OK && o->store)
+        status = sl_store_check(engine, o, err);
     if (status == SL_OK)
         status = choose_context(engine, o, &n_context, err);
     if (status != SL_OK)
@@ -113,12 +127,16 @@ sl_status sl_plan_session(sl_engine *engine, const sl_context_options *o, sl_kv_
                .max_tokens = n_context,
                .read_rate = o->read_rate,
                .io_engine = sl_engine_io_of(o->io),
+               .durable = o->store ? o->store->durable : NULL,
+               .keep = o->keep,
                .trace = engine->trace,
                .budget = &engine->budget,
                .log = engine->log},
         .max_tokens = n_context,
         .max_drafts = o->max_drafts,
         .rope_factor = o->rope_scale,
+        .commit_s = o->commit_seconds > 0.0 ? o->commit_seconds : COMMIT_SECONDS,
+        .commit_tokens = o->commit_tokens > 0 ? o->commit_tokens : SL_SEGMENT_TOKENS,
         .will_decode = o->predict_tokens > 0,
         .ngram = o->max_drafts > 0,
         .stop = o->stop,
@@ -247,8 +265,10 @@ static sl_status spend(const sl_engine *engine, const sl_context_options *option
     plan->resident_bytes = min_u64(less(room, plan->window_bytes), kv_bytes);
     plan->decode_resident_bytes = min_u64(plan->resident_bytes + window_leaves(session), kv_bytes);
     session->kv.resident_bytes = plan->resident_bytes;
-    if (plan->resident_bytes == kv_bytes)
+    /* A kept context is written whole; what a file holds already is not written again. */
+    if (plan->resident_bytes == kv_bytes && !options->keep)
         plan->disk_bytes = 0;
+    plan->disk_bytes = less(plan->disk_bytes, stored_tokens(options) * plan->kv_token_bytes);
     return SL_OK;
 }
 

@@ -241,7 +241,7 @@ static sl_status check_text(const char *what, const char *text, size_t size, sl_
 static sl_status encode_question(sl_engine *engine, const sl_prompt *prompt, sl_tokens *out, uint64_t *n_dropped,
                                  sl_err *err)
 {
-    size_t gap = prompt->document ? 2 : 0; /* the blank line belongs to the question */
+    size_t gap = prompt->document || prompt->stored ? 2 : 0; /* the blank line belongs to the question */
     char *text = NULL;
     sl_status status = sl_mem_new(&engine->budget, prompt->question_size + gap + 1, 1, "question", &text, err);
     if (status != SL_OK)
@@ -273,9 +273,9 @@ sl_status sl_engine_prompt(sl_engine *engine, const sl_prompt *prompt, sl_tokens
         status = check_text("document", prompt->document, prompt->document_size, err);
     if (status == SL_OK && prompt->question)
         status = check_text("question", prompt->question, prompt->question_size, err);
-    if (status == SL_OK)
+    if (status == SL_OK && !prompt->stored)
         status = add_id(engine, sl_tok_bos(engine->tok), out, err);
-    if (status == SL_OK)
+    if (status == SL_OK && !prompt->stored)
         status = encode(engine, frame.head, strlen(frame.head), true, out, &n_dropped, err);
     size_t before = out->n;
     if (status == SL_OK && prompt->document)
@@ -284,7 +284,7 @@ sl_status sl_engine_prompt(sl_engine *engine, const sl_prompt *prompt, sl_tokens
         status = encode_question(engine, prompt, out, &n_dropped, err);
     if (status == SL_OK && out->n == before)
         status = sl_err_set(err, SL_USAGE, "the prompt is empty after tokenising");
-    if (status == SL_OK)
+    if (status == SL_OK && !prompt->open)
         status = encode(engine, frame.tail, strlen(frame.tail), true, out, &n_dropped, err);
     if (status == SL_OK && prompt->whole && engine->add_eos)
         status = add_id(engine, sl_tok_eos(engine->tok), out, err);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "decode/ngram.h"
+#include "store/durable.h"
 
 struct sl_session {
     sl_session_options options;
@@ -19,6 +20,10 @@ struct sl_session {
     bool has_logits;
     /* the feed under way, for progress between layers */
     const sl_feed_watch *watch;
+    bool keeping;
+    double rate; /* tokens a second of the last window; 0: unknown */
+    double window_at_s, committed_at_s;
+    size_t n_committed, keep_all;
     size_t feed_done, feed_total, window_rows;
     uint32_t layers_done;
 };
@@ -62,6 +67,18 @@ static sl_status create_window(sl_session *s, sl_err *err)
     return status;
 }
 
+/* What the file holds is the text so far. */
+static sl_status take_over(sl_session *s, sl_err *err)
+{
+    uint64_t n = sl_durable_get(s->options.kv.durable).n_tokens;
+    if (n > s->options.max_tokens)
+        return sl_err_set(err, SL_USAGE, "the context holds %llu tokens, %zu were planned", (unsigned long long)n,
+                          s->options.max_tokens);
+    memcpy(s->history, sl_durable_ids(s->options.kv.durable), (size_t)n * sizeof *s->history);
+    s->n_history = s->n_stored = (size_t)n;
+    return SL_OK;
+}
+
 sl_status sl_session_create(const sl_session_options *options, sl_session **out, sl_err *err)
 {
     *out = NULL;
@@ -84,6 +101,8 @@ sl_status sl_session_create(const sl_session_options *options, sl_session **out,
     kv.arg = options->arg;
     if (status == SL_OK)
         status = sl_kv_create(&kv, &s->kv, err);
+    if (status == SL_OK && kv.durable)
+        status = take_over(s, err);
     if (status != SL_OK) {
         sl_session_destroy(s);
         return status;
@@ -115,13 +134,34 @@ size_t sl_session_n_tokens(const sl_session *s)
     return s->n_history;
 }
 
+const int32_t *sl_session_ids(const sl_session *s)
+{
+    return s->history;
+}
+
 /* ------------------------------------------------------------------------------------------------------ prefill */
+
+/* A window is the least that can be committed: it shall not outlast the time between two commits. Nothing is known of
+ * the speed before the first one. */
+static size_t window_for_commits(const sl_session *s, size_t rows)
+{
+    enum { FIRST_ROWS = 256 };
+    size_t most = s->options.commit_tokens > 0 ? s->options.commit_tokens : rows;
+    if (s->options.commit_s > 0.0) {
+        double by_time = s->rate > 0.0 ? s->rate * s->options.commit_s : (double)FIRST_ROWS;
+        most = by_time < (double)most ? (size_t)by_time : most;
+    }
+    most = most < SL_TILE ? SL_TILE : most / SL_TILE * SL_TILE;
+    return rows < most ? rows : most;
+}
 
 /* Rows of the window that starts at `pos`, `left` tokens before the end: to the next segment's edge where it is within
  * reach, else to a multiple of 64; the last window takes what is left. */
 static size_t window_at(const sl_session *s, size_t pos, size_t left)
 {
     size_t rows = s->options.window_rows;
+    if (s->keeping)
+        rows = window_for_commits(s, rows);
     size_t edge = SL_SEGMENT_TOKENS - pos % SL_SEGMENT_TOKENS;
     if (edge < rows)
         rows = edge;
@@ -169,7 +209,7 @@ static sl_status feed_window(sl_session *s, size_t n_rows, bool last, const sl_f
         .ids = s->history + s->n_stored,
         .n_rows = n_rows,
         .first_pos = s->n_stored,
-        .will_follow = !last || s->options.will_decode,
+        .will_follow = !last || (s->options.will_decode && !s->keeping),
         .stop = between_layers,
         .stop_in_layer = is_stopped,
         .arg = s,
@@ -179,11 +219,44 @@ static sl_status feed_window(sl_session *s, size_t n_rows, bool last, const sl_f
     sl_status status = sl_graph_pass(s->graph, s->kv, &rows, err);
     if (status == SL_OK && watch && watch->logits)
         status = report_logits(s, n_rows, watch, err);
-    if (status == SL_OK && last)
+    if (status == SL_OK && last && !s->keeping)
         status = sl_graph_logits(s->graph, n_rows - 1, 1, s->logits, err);
     if (status == SL_OK)
         s->n_stored += n_rows;
     return status;
+}
+
+/* After a window of n_rows, when the next one might end too late: commits. */
+static sl_status commit_if_due(sl_session *s, size_t n_rows, size_t n_all, sl_err *err)
+{
+    double now = sl_kv_seconds(), worked = now - s->committed_at_s;
+    size_t n_new = s->n_stored - (size_t)s->n_committed;
+    s->rate = now > s->window_at_s ? (double)n_rows / (now - s->window_at_s) : 0.0;
+    s->window_at_s = now;
+    size_t next = window_for_commits(s, s->options.window_rows);
+    bool by_tokens = s->options.commit_tokens > 0 && n_new + next > s->options.commit_tokens;
+    bool by_time = s->options.commit_s > 0.0 && s->rate > 0.0 && worked + (double)next / s->rate > s->options.commit_s;
+    bool is_segment = s->n_stored % SL_SEGMENT_TOKENS == 0; /* costs next to nothing */
+    if (s->n_stored < n_all && !by_tokens && !by_time && !is_segment)
+        return SL_OK;
+    sl_status status = sl_kv_commit(s->kv, s->history, n_all, err);
+    if (status != SL_OK)
+        return status;
+    s->n_committed = s->n_stored;
+    s->committed_at_s = s->window_at_s = sl_kv_seconds();
+    return SL_OK;
+}
+
+sl_status sl_session_keep(sl_session *s, const int32_t *ids, size_t n, const sl_feed_watch *watch, sl_err *err)
+{
+    assert(s->options.kv.keep);
+    s->keeping = true;
+    s->n_committed = s->n_stored;
+    s->committed_at_s = s->window_at_s = sl_kv_seconds();
+    s->keep_all = s->n_history + n;
+    sl_status status = sl_session_feed(s, ids, n, watch, err);
+    s->keeping = false;
+    return status == SL_OK ? sl_kv_finish(s->kv, err) : status;
 }
 
 sl_status sl_session_feed(sl_session *s, const int32_t *ids, size_t n, const sl_feed_watch *watch, sl_err *err)
@@ -203,11 +276,13 @@ sl_status sl_session_feed(sl_session *s, const int32_t *ids, size_t n, const sl_
         size_t rows = window_at(s, s->n_stored, n - s->feed_done);
         status = feed_window(s, rows, s->feed_done + rows == n, watch, err);
         s->feed_done += rows;
+        if (status == SL_OK && s->keeping)
+            status = commit_if_due(s, rows, s->keep_all, err);
     }
     if (status == SL_OK && watch && watch->progress)
         watch->progress(watch->arg, n, n);
     s->watch = NULL;
-    s->has_logits = status == SL_OK;
+    s->has_logits = status == SL_OK && !s->keeping;
     return status;
 }
 

@@ -4,6 +4,9 @@
  * it was made for. Thread rule: one thread drives a session.
  *
  *   create -> feed* -> generate        (feed after generate is not supported)
+ *   create -> keep                     a context file gets the text
+ *
+ * A session over a context file starts with the file's tokens.
  *
  * A burst is the last token and its drafts. Every position is sampled as plain decoding would; drafts are kept while
  * they are equal, so a drafter cannot change the text. */
@@ -29,6 +32,8 @@ typedef struct sl_session_options {
     double rope_factor; /* 0: the model's own */
     bool will_decode;   /* generate follows the last feed */
     bool ngram;         /* make the n-gram drafter */
+    double commit_s;         /* of work between two commits of a kept context, at most; 0: no limit */
+    size_t commit_tokens;    /* likewise in tokens; 0: no limit */
     bool (*stop)(void *arg); /* asked between layers and parts; NULL: never */
     void *arg;
 } sl_session_options;
@@ -50,6 +55,11 @@ typedef struct sl_feed_watch {
 
 /* Reads n more tokens; ids in [0, n_vocab). */
 sl_status sl_session_feed(sl_session *session, const int32_t *ids, size_t n, const sl_feed_watch *watch,
+                          sl_err *err) SL_CHECK;
+
+/* With kv.keep: reads n more tokens, committing as it goes, then finishes the file. intended: all tokens that it will
+ * hold. n may be 0: then it is only finished. After an error (a stop, too) what was committed stays. */
+sl_status sl_session_keep(sl_session *session, const int32_t *ids, size_t n, const sl_feed_watch *watch,
                           sl_err *err) SL_CHECK;
 
 typedef enum sl_finish { SL_FINISH_STOP, SL_FINISH_LENGTH, SL_FINISH_CONTEXT, SL_FINISH_CANCELLED } sl_finish;
@@ -79,5 +89,6 @@ sl_status sl_session_generate(sl_session *session, const sl_generate_options *op
 
 const sl_kv *sl_session_kv(const sl_session *session);
 size_t sl_session_n_tokens(const sl_session *session);
+const int32_t *sl_session_ids(const sl_session *session); /* [n_tokens] */
 
 #endif

@@ -224,11 +224,8 @@ static void multiply(const sl_graph *graph, const float *x, size_t x_stride, siz
     size_t n_panels = 0, n_items = 0;
     for (size_t i = 0; i < n_products; i++)
         n_panels += (products[i].matrix->n_out + SL_PANEL - 1) / SL_PANEL;
-    /* Many rows: fewer, larger pieces, in pairs of panels as the kernels take them; what a call sets up costs then less. */
-    size_t per_thread = n_rows < SL_LANES ? 8 : 4;
-    work.panels_per_item = n_panels / (per_thread * sl_pool_threads(graph->options.pool)) + 1;
-    if (n_rows >= SL_LANES)
-        work.panels_per_item += work.panels_per_item % 2;
+    size_t pair = n_rows < SL_LANES ? 1 : 2; /* many rows: fewer pieces, and pairs of panels, as kernels take them */
+    work.panels_per_item = pair * (n_panels / pair / (8 / pair * sl_pool_threads(graph->options.pool)) + 1);
     for (size_t i = 0; i < n_products; i++) {
         size_t panels = (products[i].matrix->n_out + SL_PANEL - 1) / SL_PANEL;
         work.n_items[i] = (panels + work.panels_per_item - 1) / work.panels_per_item;
@@ -240,8 +237,8 @@ static void multiply(const sl_graph *graph, const float *x, size_t x_stride, siz
 /* A span that ends now; layer -1: all of them. */
 static void trace(const sl_graph *graph, sl_trace_lane lane, const char *name, double start_s, int64_t layer)
 {
-    sl_trace_span(graph->options.trace, lane, name, start_s, sl_trace_now(graph->options.trace),
-                  (sl_trace_about){layer, -1, -1, -1});
+    const sl_trace_about about = {layer, -1, -1, -1};
+    sl_trace_span(graph->options.trace, lane, name, start_s, sl_trace_now(graph->options.trace), about);
 }
 
 /* ---------------------------------------------------------------------------------------------------- one layer */
@@ -489,8 +486,7 @@ sl_status sl_graph_logits(sl_graph *graph, size_t first, size_t n, float *out, s
     multiply(graph, graph->tmp, graph->wide, n, &logits, 1);
     for (size_t i = 0; i < n; i++)
         if (!graph->options.kernels->finite(out + i * graph->hp.n_vocab, graph->hp.n_vocab))
-            return sl_err_set(err, SL_FAILED, "logits are not finite: position %" PRIu64,
-                              graph->first_pos + first + i);
+            return sl_err_set(err, SL_FAILED, "logits are not finite: position %" PRIu64, graph->first_pos + first + i);
     return SL_OK;
 }
 

@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "model/fingerprint.h"
+
 enum { READ_BYTES = 1 << 20, MAX_DIM = 1 << 24, MAX_LAYERS = 4096 };
 
 /* Weight types by ggml's type number. Adding one: a row here and its kernels. */
@@ -49,16 +51,16 @@ static sl_status read_rope_scaling(const sl_gguf *gguf, sl_hparams *hp, sl_err *
     if (!string_is(type, "linear"))
         return sl_err_set(err, SL_REFUSED, "%s: RoPE scaling '%.*s' is not supported (known: none, linear)",
                           sl_gguf_path(gguf), (int)(type.size < 64 ? type.size : 64), type.data);
-    const char *key = sl_gguf_find(gguf, "llama.rope.scaling.factor") ? "llama.rope.scaling.factor"
-                                                                      : "llama.rope.scale_linear";
+    const char *key =
+        sl_gguf_find(gguf, "llama.rope.scaling.factor") ? "llama.rope.scaling.factor" : "llama.rope.scale_linear";
     if (!sl_gguf_find(gguf, key))
         return SL_OK;
     status = sl_gguf_get_float(gguf, key, &hp->rope_factor, err);
     if (status == SL_OK && hp->rope_factor == 0.0) /* written by converters for "none" */
         hp->rope_factor = 1.0;
     if (status == SL_OK && !(hp->rope_factor >= 1.0 && hp->rope_factor <= 1e6))
-        status = sl_err_set(err, SL_DAMAGED, "%s: %s is %g, expected 1 to 1e6", sl_gguf_path(gguf), key,
-                            hp->rope_factor);
+        status =
+            sl_err_set(err, SL_DAMAGED, "%s: %s is %g, expected 1 to 1e6", sl_gguf_path(gguf), key, hp->rope_factor);
     return status;
 }
 
@@ -120,8 +122,9 @@ static sl_status read_scales(const sl_gguf *gguf, sl_hparams *hp, sl_err *err)
     if (status == SL_OK && sl_gguf_find(gguf, "llama.attention.sliding_window"))
         status = sl_gguf_get_uint(gguf, "llama.attention.sliding_window", 0, UINT32_MAX, &span, err);
     if (status == SL_OK && span > 0 && span < hp->n_ctx_train)
-        status = sl_err_set(err, SL_REFUSED, "%s: llama.attention.sliding_window is %" PRIu64
-                            ": sliding windows are not supported", sl_gguf_path(gguf), span);
+        status = sl_err_set(err, SL_REFUSED,
+                            "%s: llama.attention.sliding_window is %" PRIu64 ": sliding windows are not supported",
+                            sl_gguf_path(gguf), span);
     hp->attn_scale = (float)scale;
     return status;
 }
@@ -162,8 +165,9 @@ sl_status sl_hparams_read(const sl_gguf *gguf, sl_hparams *out, sl_err *err)
     if (sl_gguf_find(gguf, "llama.expert_count"))
         status = sl_gguf_get_uint(gguf, "llama.expert_count", 0, MAX_DIM, &n_experts, err);
     if (status == SL_OK && n_experts > 0)
-        status = sl_err_set(err, SL_REFUSED, "%s: llama.expert_count is %" PRIu64
-                            ": mixtures of experts are not supported", sl_gguf_path(gguf), n_experts);
+        status =
+            sl_err_set(err, SL_REFUSED, "%s: llama.expert_count is %" PRIu64 ": mixtures of experts are not supported",
+                       sl_gguf_path(gguf), n_experts);
     if (status != SL_OK)
         return status;
     status = read_dims(gguf, out, err);
@@ -263,8 +267,7 @@ static sl_status find_tensor(const sl_gguf *gguf, const tensor_want *w, const sl
     size_t n_out = w->n_out ? w->n_out : 1;
     if (tensor->dims[0] != w->n_in || tensor->dims[1] != n_out || tensor->dims[2] != 1 || tensor->dims[3] != 1)
         return sl_err_set(err, SL_DAMAGED,
-                          "%s: tensor %s is %" PRIu64 " x %" PRIu64 " x %" PRIu64 " x %" PRIu64
-                          ", expected %zu x %zu",
+                          "%s: tensor %s is %" PRIu64 " x %" PRIu64 " x %" PRIu64 " x %" PRIu64 ", expected %zu x %zu",
                           path, w->name, tensor->dims[0], tensor->dims[1], tensor->dims[2], tensor->dims[3], w->n_in,
                           n_out);
     if (w->n_out == 0 && *type != SL_WTYPE_F32)
@@ -331,6 +334,7 @@ typedef struct loader {
     sl_weights_progress progress;
     void *arg;
     uint64_t done_bytes, total_bytes;
+    sl_fingerprint *fingerprint; /* of everything that is read */
 } loader;
 
 static sl_status advance(loader *l, size_t bytes, sl_err *err)
@@ -352,6 +356,7 @@ static sl_status load_matrix(loader *l, const sl_gguf_tensor *tensor, sl_matrix 
         status = sl_gguf_read(l->gguf, tensor, (uint64_t)first * row, n * row, l->buffer, err);
         if (status != SL_OK)
             break;
+        sl_fingerprint_add(l->fingerprint, l->buffer, n * row);
         for (size_t r = 0; r < n; r += SL_PANEL) {
             size_t w = n - r < SL_PANEL ? n - r : SL_PANEL;
             sl_weight_pack_panel(matrix->type, matrix->packed + (first + r) * row, l->buffer + r * row, w,
@@ -369,6 +374,8 @@ static sl_status load_wants(loader *l, const tensor_want *wants, size_t n, void 
         const sl_gguf_tensor *tensor;
         sl_wtype type = SL_WTYPE_F32;
         sl_status status = find_tensor(l->gguf, &wants[i], &tensor, &type, err);
+        if (status == SL_OK && tensor)
+            sl_fingerprint_add_tensor(l->fingerprint, tensor);
         if (status == SL_OK && tensor && wants[i].n_out) {
             sl_matrix *matrix = (sl_matrix *)(void *)((char *)owner + wants[i].matrix_off);
             *matrix = (sl_matrix){.type = type, .n_out = wants[i].n_out, .n_in = wants[i].n_in};
@@ -378,8 +385,10 @@ static sl_status load_wants(loader *l, const tensor_want *wants, size_t n, void 
             status = sl_mem_new(l->weights->budget, wants[i].n_in, sizeof **vector, wants[i].name, vector, err);
             if (status == SL_OK)
                 status = sl_gguf_read(l->gguf, tensor, 0, wants[i].n_in * sizeof **vector, *vector, err);
-            if (status == SL_OK)
+            if (status == SL_OK) {
+                sl_fingerprint_add(l->fingerprint, *vector, wants[i].n_in * sizeof **vector);
                 status = advance(l, wants[i].n_in * sizeof **vector, err);
+            }
             l->weights->bytes += wants[i].n_in * sizeof **vector;
         }
         if (status != SL_OK)
@@ -437,7 +446,12 @@ sl_status sl_weights_load(const sl_gguf *gguf, sl_budget *budget, sl_weights_pro
     if (status == SL_OK)
         status = sl_mem_map(budget, l.buffer_bytes, "weight reading buffer", &l.buffer, err);
     if (status == SL_OK)
+        status = sl_fingerprint_create(&hp, budget, &l.fingerprint, err);
+    if (status == SL_OK)
         status = load_all(&l, err);
+    if (status == SL_OK)
+        sl_fingerprint_get(l.fingerprint, l.weights->fingerprint);
+    sl_fingerprint_destroy(l.fingerprint, budget);
     sl_mem_unmap(budget, l.buffer, l.buffer_bytes);
     if (status != SL_OK) {
         sl_weights_destroy(l.weights);
@@ -454,8 +468,8 @@ void sl_weights_destroy(sl_weights *weights)
     sl_budget *budget = weights->budget;
     for (uint32_t i = 0; weights->layers && i < weights->hp.n_layers; i++) {
         sl_layer_weights *layer = &weights->layers[i];
-        sl_matrix *matrices[] = {&layer->wq, &layer->wk, &layer->wv, &layer->wo, &layer->w_gate, &layer->w_up,
-                                 &layer->w_down};
+        sl_matrix *matrices[] = {&layer->wq,     &layer->wk,   &layer->wv,    &layer->wo,
+                                 &layer->w_gate, &layer->w_up, &layer->w_down};
         for (size_t k = 0; k < sizeof matrices / sizeof matrices[0]; k++)
             sl_mem_unmap(budget, matrices[k]->packed, matrices[k]->bytes);
         sl_mem_free(budget, layer->attn_norm);

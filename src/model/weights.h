@@ -46,6 +46,8 @@ typedef struct sl_weights {
     float *rope_factors; /* [rope_dims / 2], divides each frequency; NULL: none */
     sl_layer_weights *layers;
     uint64_t bytes; /* of all tensors */
+    uint64_t fingerprint[2]; /* XXH3-128 of hyper-parameters and tensors, in the order of loading: what makes two files
+                                the same model */
     sl_budget *budget;
 } sl_weights;
 

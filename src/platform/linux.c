@@ -21,7 +21,7 @@
 #define RAMFS_MAGIC_NUMBER 0x858458f6
 #define CACHESTAT_NUMBER 451 /* the same on every architecture since Linux 6.5 */
 
-static int file_set_direct(sl_file *file, bool direct)
+int sl_linux_set_direct(sl_file *file, bool direct)
 {
     int flags = fcntl(file->fd, F_GETFL);
     if (flags < 0)
@@ -68,7 +68,7 @@ static int open_unnamed(const char *dir)
     return fd;
 }
 
-static bool is_in_memory(int fd)
+bool sl_linux_is_in_memory(int fd)
 {
     struct statfs info;
     if (fstatfs(fd, &info) != 0)
@@ -92,7 +92,7 @@ static sl_status file_open_temp(const sl_vfs *vfs, const char *dir, bool direct,
         free(file);
         return sl_err_set_errno(err, SL_FAILED, cause, "%s: cannot create the cache file there", dir);
     }
-    if (!allow_ram && is_in_memory(file->fd)) {
+    if (!allow_ram && sl_linux_is_in_memory(file->fd)) {
         close(file->fd);
         free(file);
         return sl_err_set(err, SL_REFUSED,
@@ -100,9 +100,9 @@ static sl_status file_open_temp(const sl_vfs *vfs, const char *dir, bool direct,
                           "--kv-dir, or allow it with --allow-ram-dir",
                           dir);
     }
-    *is_direct = direct && file_set_direct(file, true) == 0;
+    *is_direct = direct && sl_linux_set_direct(file, true) == 0;
     if (!*is_direct)
-        (void)file_set_direct(file, false);
+        (void)sl_linux_set_direct(file, false);
     *out = file;
     return SL_OK;
 }
@@ -111,27 +111,38 @@ static void file_close(sl_file *file)
 {
     if (!file)
         return;
+    file_close(file->overlay);
+    if (file->temp_path)
+        (void)unlink(file->temp_path);
+    free(file->temp_path);
     close(file->fd);
     free(file);
 }
 
+static void file_attach(sl_file *file, sl_file *overlay)
+{
+    file->overlay = overlay;
+}
+
 static int64_t file_pread(sl_file *file, void *buf, size_t bytes, uint64_t off)
 {
-    ssize_t moved = pread(file->fd, buf, bytes, (off_t)off);
+    int fd = sl_linux_fd(file, &off);
+    ssize_t moved = pread(fd, buf, bytes, (off_t)off);
     return moved < 0 ? -(int64_t)errno : (int64_t)moved;
 }
 
 static int64_t file_pwrite(sl_file *file, const void *buf, size_t bytes, uint64_t off)
 {
-    ssize_t moved = pwrite(file->fd, buf, bytes, (off_t)off);
+    int fd = sl_linux_fd(file, &off);
+    ssize_t moved = pwrite(fd, buf, bytes, (off_t)off);
     return moved < 0 ? -(int64_t)errno : (int64_t)moved;
 }
 
 static int file_reserve(sl_file *file, uint64_t off, uint64_t bytes)
 {
-    int failed;
+    int failed, fd = sl_linux_fd(file, &off);
     do
-        failed = fallocate(file->fd, 0, (off_t)off, (off_t)bytes);
+        failed = fallocate(fd, 0, (off_t)off, (off_t)bytes);
     while (failed < 0 && errno == EINTR);
     return failed < 0 ? -errno : 0;
 }
@@ -140,13 +151,14 @@ static int file_drop_cached(sl_file *file, uint64_t off, uint64_t bytes)
 {
     /* Dirty pages cannot be forgotten: out with them first. */
     unsigned flags = SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER;
-    int cause = sync_file_range(file->fd, (off_t)off, (off_t)bytes, flags) != 0 ? errno : 0;
+    int fd = sl_linux_fd(file, &off);
+    int cause = sync_file_range(fd, (off_t)off, (off_t)bytes, flags) != 0 ? errno : 0;
     /* Only where it does not exist: an error of the disk is told once, fdatasync would not tell it again. */
     if (cause == ENOSYS || cause == EINVAL || cause == ESPIPE || cause == EOPNOTSUPP)
-        cause = fdatasync(file->fd) != 0 ? errno : 0;
+        cause = fdatasync(fd) != 0 ? errno : 0;
     if (cause != 0)
         return -cause;
-    return -posix_fadvise(file->fd, (off_t)off, (off_t)bytes, POSIX_FADV_DONTNEED);
+    return -posix_fadvise(fd, (off_t)off, (off_t)bytes, POSIX_FADV_DONTNEED);
 }
 
 /* For kernels without cachestat: map piece by piece and ask which pages are in memory. */
@@ -175,6 +187,11 @@ static int64_t cached_by_mincore(int fd, uint64_t size)
 
 static int64_t file_cached_bytes(sl_file *file)
 {
+    if (file->overlay) {
+        int64_t over = file_cached_bytes(file->overlay);
+        int64_t base = file_cached_bytes(&(sl_file){.fd = file->fd});
+        return over < 0 || base < 0 ? -1 : over + base;
+    }
     struct {
         uint64_t off, len;
     } range = {0, 0}; /* len 0: to the end */
@@ -199,10 +216,19 @@ const sl_vfs *sl_vfs_system(void)
 {
     static const sl_vfs system_vfs = {
         .open_temp = file_open_temp,
+        .open_named = sl_linux_open_named,
+        .create_named = sl_linux_create_named,
+        .publish = sl_linux_publish,
+        .sync = sl_linux_sync,
+        .size = sl_linux_size,
+        .set_size = sl_linux_set_size,
+        .clear = sl_linux_clear,
+        .lock = sl_linux_lock,
+        .attach = file_attach,
         .close = file_close,
         .pread = file_pread,
         .pwrite = file_pwrite,
-        .set_direct = file_set_direct,
+        .set_direct = sl_linux_set_direct,
         .reserve = file_reserve,
         .drop_cached = file_drop_cached,
         .cached_bytes = file_cached_bytes,

@@ -22,7 +22,7 @@ static const uint64_t TAG_NOTHING = (uint64_t)1 << 63; /* of a read that was wit
 struct sl_aio {
     struct io_uring ring;
     int event_fd;
-    int fd;
+    const sl_file *file; /* borrowed: another may be attached to it later */
     bool has_fixed_file;
     uint8_t *memory; /* registered in pieces; NULL: not */
     size_t memory_bytes;
@@ -75,7 +75,7 @@ int sl_uring_open(const sl_vfs *vfs, const sl_aio_options *options, sl_aio **out
     sl_aio *aio = calloc(1, sizeof *aio);
     if (!aio)
         return -ENOMEM;
-    aio->fd = options->file->fd;
+    aio->file = options->file;
     struct io_uring_params params = {0};
     /* Neither polling nor a kernel thread that spins: waiting for the disk burns no processor. (Computing threads look
      * for their next run for a few microseconds, base/thread.h, but not for reads.) */
@@ -92,7 +92,7 @@ int sl_uring_open(const sl_vfs *vfs, const sl_aio_options *options, sl_aio **out
         return failed;
     }
     /* A file that is looked up anew costs next to nothing: nobody need know. */
-    aio->has_fixed_file = io_uring_register_files(&aio->ring, &aio->fd, 1) == 0;
+    aio->has_fixed_file = io_uring_register_files(&aio->ring, &options->file->fd, 1) == 0;
     if (options->memory_bytes > 0)
         *register_refused = -register_memory(aio, options);
     *out = aio;
@@ -118,16 +118,19 @@ void sl_uring_close(sl_aio *aio)
 static void prepare(const sl_aio *aio, struct io_uring_sqe *sqe, const sl_aio_read *read)
 {
     assert(read->tag < TAG_NOTHING);
-    int file = aio->has_fixed_file ? 0 : aio->fd;
+    uint64_t off = read->off;
+    int file = sl_linux_fd(aio->file, &off);
+    bool is_registered = aio->has_fixed_file && file == aio->file->fd;
+    file = is_registered ? 0 : file;
     unsigned bytes = (unsigned)(read->bytes < MOST_READ_BYTES ? read->bytes : MOST_READ_BYTES);
     size_t at = aio->memory ? (size_t)((uint8_t *)read->buf - aio->memory) : 0;
     bool is_fixed = aio->memory && (uint8_t *)read->buf >= aio->memory && at < aio->memory_bytes &&
                     at / PIECE_BYTES == (at + bytes - 1) / PIECE_BYTES;
     if (is_fixed)
-        io_uring_prep_read_fixed(sqe, file, read->buf, bytes, read->off, (int)(at / PIECE_BYTES));
+        io_uring_prep_read_fixed(sqe, file, read->buf, bytes, off, (int)(at / PIECE_BYTES));
     else
-        io_uring_prep_read(sqe, file, read->buf, bytes, read->off);
-    if (aio->has_fixed_file)
+        io_uring_prep_read(sqe, file, read->buf, bytes, off);
+    if (is_registered)
         io_uring_sqe_set_flags(sqe, IOSQE_FIXED_FILE);
     io_uring_sqe_set_data64(sqe, read->tag);
 }

@@ -14,7 +14,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,7 +22,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "platform/vfs.h"
+#include "platform/macos_impl.h"
 
 enum {
     PAGE_BYTES = 16384,   /* also where the processor's page is smaller: XNU's least direct write */
@@ -31,15 +30,7 @@ enum {
     PIECE_BYTES = 64 << 20
 };
 
-struct sl_file {
-    int fd;
-    bool is_direct;
-    uint64_t reserved_end; /* disk space was asked for up to here */
-    pthread_mutex_t lock;  /* of page and of direct writes */
-    uint8_t *page;         /* [PAGE_BYTES], aligned to its size */
-};
-
-static int file_set_direct(sl_file *file, bool direct)
+int sl_macos_set_direct(sl_file *file, bool direct)
 {
     if (fcntl(file->fd, F_NOCACHE, direct ? 1 : 0) < 0)
         return -errno;
@@ -68,16 +59,20 @@ static int open_unlinked(const char *dir)
     return fd;
 }
 
-static bool is_in_memory(int fd)
+bool sl_macos_is_in_memory(int fd)
 {
     struct statfs info;
     return fstatfs(fd, &info) == 0 && strcmp(info.f_fstypename, "tmpfs") == 0;
 }
 
-static void file_close(sl_file *file)
+void sl_macos_close(sl_file *file)
 {
     if (!file)
         return;
+    sl_macos_close(file->overlay);
+    if (file->temp_path)
+        (void)unlink(file->temp_path);
+    free(file->temp_path);
     if (file->fd >= 0)
         close(file->fd);
     pthread_mutex_destroy(&file->lock);
@@ -85,7 +80,7 @@ static void file_close(sl_file *file)
     free(file);
 }
 
-static sl_file *new_file(void)
+sl_file *sl_macos_new_file(void)
 {
     sl_file *file = calloc(1, sizeof *file);
     void *page = NULL;
@@ -105,31 +100,37 @@ static sl_status file_open_temp(const sl_vfs *vfs, const char *dir, bool direct,
     (void)vfs;
     *out = NULL;
     *is_direct = false;
-    sl_file *file = new_file();
+    sl_file *file = sl_macos_new_file();
     if (!file)
         return sl_err_set(err, SL_FAILED, "out of memory: file in %s", dir);
     file->fd = open_unlinked(dir);
     if (file->fd < 0) {
         int cause = errno;
-        file_close(file);
+        sl_macos_close(file);
         return sl_err_set_errno(err, SL_FAILED, cause, "%s: cannot create the cache file there", dir);
     }
-    if (!allow_ram && is_in_memory(file->fd)) {
-        file_close(file);
+    if (!allow_ram && sl_macos_is_in_memory(file->fd)) {
+        sl_macos_close(file);
         return sl_err_set(err, SL_REFUSED,
                           "%s keeps files in memory (tmpfs), not on a disk: choose another directory with --kv-dir, or "
                           "allow it with --allow-ram-dir",
                           dir);
     }
-    *is_direct = direct && file_set_direct(file, true) == 0;
+    *is_direct = direct && sl_macos_set_direct(file, true) == 0;
     if (!*is_direct)
-        (void)file_set_direct(file, false);
+        (void)sl_macos_set_direct(file, false);
     *out = file;
     return SL_OK;
 }
 
+static void file_attach(sl_file *file, sl_file *overlay)
+{
+    file->overlay = overlay;
+}
+
 static int64_t file_pread(sl_file *file, void *buf, size_t bytes, uint64_t off)
 {
+    file = sl_macos_at(file, &off);
     ssize_t moved = pread(file->fd, buf, bytes < MOST_BYTES ? bytes : MOST_BYTES, (off_t)off);
     return moved < 0 ? -(int64_t)errno : (int64_t)moved;
 }
@@ -180,6 +181,7 @@ static int64_t pwrite_in_page(sl_file *file, const void *buf, size_t bytes, uint
  * a time: a widened one puts back what it found around its bytes, and the file's end where it found it. */
 static int64_t file_pwrite(sl_file *file, const void *buf, size_t bytes, uint64_t off)
 {
+    file = sl_macos_at(file, &off);
     if (!file->is_direct)
         return pwrite_plain(file, buf, bytes, off);
     size_t head = (size_t)(off % PAGE_BYTES);
@@ -197,6 +199,7 @@ static int64_t file_pwrite(sl_file *file, const void *buf, size_t bytes, uint64_
  * this one. */
 static int file_reserve(sl_file *file, uint64_t off, uint64_t bytes)
 {
+    file = sl_macos_at(file, &off);
     uint64_t end = off + bytes;
     if (end <= file->reserved_end)
         return 0;
@@ -217,7 +220,8 @@ static int file_reserve(sl_file *file, uint64_t off, uint64_t bytes)
 static int file_drop_cached(sl_file *file, uint64_t off, uint64_t bytes)
 {
     /* As on Linux: handed to the disk, not yet flushed out of the disk's own memory. What a run must find again after
-     * a loss of power would need F_FULLFSYNC; an unlinked file holds nothing of that kind. */
+     * a loss of power is for sync. */
+    file = sl_macos_at(file, &off);
     if (fsync(file->fd) != 0)
         return -errno;
     size_t head = (size_t)(off % PAGE_BYTES);
@@ -230,16 +234,16 @@ static int file_drop_cached(sl_file *file, uint64_t off, uint64_t bytes)
 }
 
 /* Maps piece by piece, which brings nothing in, and asks which pages are in memory. */
-static int64_t file_cached_bytes(sl_file *file)
+static int64_t cached_in(int fd)
 {
     enum { LEAST_PAGE = 4096 };
     struct stat info;
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
     char *in_core = malloc(PIECE_BYTES / LEAST_PAGE);
-    int64_t cached = in_core && fstat(file->fd, &info) == 0 ? 0 : -1;
+    int64_t cached = in_core && fstat(fd, &info) == 0 ? 0 : -1;
     for (off_t off = 0; cached >= 0 && off < info.st_size; off += PIECE_BYTES) {
         size_t length = info.st_size - off < PIECE_BYTES ? (size_t)(info.st_size - off) : (size_t)PIECE_BYTES;
-        void *map = mmap(NULL, length, PROT_READ, MAP_SHARED, file->fd, off);
+        void *map = mmap(NULL, length, PROT_READ, MAP_SHARED, fd, off);
         if (map == MAP_FAILED || mincore(map, length, in_core) != 0) {
             cached = -1;
         } else {
@@ -251,6 +255,15 @@ static int64_t file_cached_bytes(sl_file *file)
     }
     free(in_core);
     return cached;
+}
+
+static int64_t file_cached_bytes(sl_file *file)
+{
+    if (file->overlay) {
+        int64_t over = cached_in(file->overlay->fd), base = cached_in(file->fd);
+        return over < 0 || base < 0 ? -1 : over + base;
+    }
+    return cached_in(file->fd);
 }
 
 /* Reading ahead. One serial queue: the reads happen one after another, in the order of the schedule, and the kernel
@@ -402,10 +415,19 @@ const sl_vfs *sl_vfs_system(void)
 {
     static const sl_vfs system_vfs = {
         .open_temp = file_open_temp,
-        .close = file_close,
+        .open_named = sl_macos_open_named,
+        .create_named = sl_macos_create_named,
+        .publish = sl_macos_publish,
+        .sync = sl_macos_sync,
+        .size = sl_macos_size,
+        .set_size = sl_macos_set_size,
+        .clear = sl_macos_clear,
+        .lock = sl_macos_lock,
+        .attach = file_attach,
+        .close = sl_macos_close,
         .pread = file_pread,
         .pwrite = file_pwrite,
-        .set_direct = file_set_direct,
+        .set_direct = sl_macos_set_direct,
         .reserve = file_reserve,
         .drop_cached = file_drop_cached,
         .cached_bytes = file_cached_bytes,

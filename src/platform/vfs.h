@@ -12,6 +12,9 @@
 
 #define SL_SECTOR_BYTES 4096u /* of the format; offset, length and buffer of a direct transfer are multiples */
 
+/* Offsets from here on are in the file that was attached to another: two files behind one handle and one queue. */
+#define SL_OVERLAY_OFF ((uint64_t)1 << 62)
+
 typedef struct sl_file sl_file;
 typedef struct sl_aio sl_aio; /* the system's queue of raw reads of one file */
 
@@ -42,6 +45,23 @@ struct sl_vfs {
      * O_DIRECT at open is SL_OK with *is_direct = false. */
     sl_status (*open_temp)(const sl_vfs *vfs, const char *dir, bool direct, bool allow_ram, sl_file **out,
                            bool *is_direct, sl_err *err);
+    /* Opens an existing file, for reading or for both; direct and *is_direct as in open_temp. SL_FAILED names why. */
+    sl_status (*open_named)(const sl_vfs *vfs, const char *path, bool for_writing, bool direct, sl_file **out,
+                            bool *is_direct, sl_err *err);
+    /* A new file in the folder of `path`, without that name until publish; closed before, it is gone. As open_temp. */
+    sl_status (*create_named)(const sl_vfs *vfs, const char *path, bool direct, bool allow_ram, sl_file **out,
+                              bool *is_direct, sl_err *err);
+    /* Gives the name; when it returns 0, name and folder are on the disk. -EEXIST: taken, and !replace. */
+    int (*publish)(sl_file *file, const char *path, bool replace);
+    int (*sync)(sl_file *file); /* 0 or -errno: what was written and the file's size are on the disk */
+    int64_t (*size)(sl_file *file); /* bytes or -errno */
+    int (*set_size)(sl_file *file, uint64_t bytes); /* 0 or -errno */
+    /* The range reads as zeros from now on, its disk space is given back; -EOPNOTSUPP where the file system cannot. */
+    int (*clear)(sl_file *file, uint64_t off, uint64_t bytes);
+    /* For one writer: 0; -EAGAIN while another handle, of any process, holds it. Ends with the handle. */
+    int (*lock)(sl_file *file);
+    /* From now on transfers at SL_OVERLAY_OFF + x go to `overlay` at x. It is closed with `file`. */
+    void (*attach)(sl_file *file, sl_file *overlay);
     void (*close)(sl_file *file);
     /* Raw transfers: like pread and pwrite once: bytes moved, or -errno. The seam for faults. */
     int64_t (*pread)(sl_file *file, void *buf, size_t bytes, uint64_t off);

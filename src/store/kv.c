@@ -4,27 +4,15 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "store/kvfile.h"
-#include "store/parts.h"
-#include "store/stream.h"
-#include "store/writer.h"
+#include "platform/os.h"
+#include "store/kv_impl.h"
 
 enum { DEFAULT_READ_BYTES = 1 << 20, DEFAULT_IN_FLIGHT_BYTES = 32 << 20 };
 
-struct sl_kv {
-    sl_budget *budget;
-    sl_geom geom;
-    sl_kv_layer *layers;
-    char *dir;
-    sl_parts parts;
-    sl_kvfile file;
-    sl_stream *stream;
-    sl_writer *writer;
-};
-
 uint64_t sl_kv_table_bytes(const sl_geom *geom, uint64_t max_tokens)
 {
-    enum { SMALL = 2 * SL_MEM_ALIGN }; /* the object itself, its copies, the probe's buffer */
+    /* the object, its copies, the probe's buffer; what a file is loaded through */
+    enum { SMALL = 2 * SL_MEM_ALIGN + (320 << 10) };
     return sl_parts_table_bytes(geom, max_tokens) + sl_stream_table_bytes(geom) + sl_writer_table_bytes(geom) +
            geom->n_layers * sizeof(sl_kv_layer) + SMALL;
 }
@@ -84,7 +72,7 @@ static sl_status create_stream(sl_kv *kv, const sl_kv_options *options, sl_err *
         .log = options->log,
         .stop = options->stop,
         .arg = options->arg,
-        .has_ring = kv->parts.chosen_bytes < kv->parts.total_bytes,
+        .has_ring = kv->durable || kv->parts.chosen_bytes < kv->parts.total_bytes,
         .budget = kv->budget,
     };
     return sl_stream_create(&stream, &kv->stream, err);
@@ -104,16 +92,32 @@ static sl_status create_members(sl_kv *kv, const sl_kv_options *options, sl_err 
         .allow_ram_dir = options->allow_ram_dir,
         .force_buffered = options->force_buffered,
     };
+    if (kv->durable) {
+        file.base = sl_durable_file(kv->durable);
+        file.base_name = sl_durable_name(kv->durable);
+        file.base_is_direct = sl_durable_is_direct(kv->durable);
+        file.over_base = !kv->keeps;
+    }
     status = sl_kvfile_init(&kv->file, &file, err);
     if (status == SL_OK)
         status = sl_parts_init(&kv->parts, &kv->geom, options->max_tokens, kv->budget, err);
+    if (status == SL_OK && kv->durable) {
+        const sl_layout *layout = sl_durable_layout(kv->durable);
+        kv->parts.data_off = layout->data_off;
+        kv->parts.stride = layout->stride;
+        if (!kv->keeps)
+            kv->parts.own_part = sl_durable_get(kv->durable).n_tokens / SL_PART_TOKENS;
+    }
     if (status == SL_OK)
         status = sl_parts_raise(&kv->parts, options->resident_bytes, err);
     if (status == SL_OK)
         status = create_stream(kv, options, err);
-    sl_writer_options writer = {&kv->geom, &kv->parts, &kv->file, kv->stream, options->max_tokens, kv->budget};
+    sl_writer_options writer = {&kv->geom,           &kv->parts, &kv->file, kv->stream,
+                                options->max_tokens, kv->keeps,  kv->budget};
     if (status == SL_OK)
         status = sl_writer_create(&writer, &kv->writer, err);
+    if (status == SL_OK && kv->durable)
+        status = sl_kv_load(kv, err);
     return status;
 }
 
@@ -127,6 +131,8 @@ sl_status sl_kv_create(const sl_kv_options *options, sl_kv **out, sl_err *err)
     if (status != SL_OK)
         return status;
     kv->budget = options->budget;
+    kv->durable = options->durable;
+    kv->keeps = options->durable && options->keep;
     kv->file.budget = options->budget;
     kv->parts.budget = options->budget;
     status = create_members(kv, options, err);
@@ -212,6 +218,11 @@ sl_status sl_kv_set_rehearsal(sl_kv *kv, bool on, sl_err *err)
     return sl_stream_rehearse(kv->stream, on, err);
 }
 
+double sl_kv_seconds(void)
+{
+    return sl_os_seconds();
+}
+
 void sl_kv_fill_ring(sl_kv *kv, const uint8_t *pattern, size_t bytes)
 {
     sl_stream_fill_ring(kv->stream, pattern, bytes);
@@ -221,7 +232,7 @@ void sl_kv_get_stats(const sl_kv *kv, sl_kv_stats *out)
 {
     memset(out, 0, sizeof *out);
     sl_stream_get_stats(kv->stream, out);
-    out->bytes_written = kv->file.bytes_written;
+    out->bytes_written = kv->file.bytes_written + (kv->keeps ? sl_durable_bytes_written(kv->durable) : 0);
     out->write_s = kv->file.write_s;
     out->io_mode = sl_kvfile_mode(&kv->file);
     out->page_cache_bytes = kv->file.file ? kv->file.vfs->cached_bytes(kv->file.file) : 0;

@@ -17,6 +17,7 @@
 #include "store/geom.h"
 
 typedef struct sl_kv sl_kv;
+typedef struct sl_durable sl_durable; /* store/durable.h */
 
 typedef struct sl_kv_options {
     sl_geom geom;      /* copied */
@@ -32,6 +33,11 @@ typedef struct sl_kv_options {
     size_t in_flight_bytes;  /* read ahead at once, most, as far as the ring has room; 0: default */
     uint64_t read_rate;      /* bytes a second that reading may take, averaged over a tenth of a second; 0: all */
     sl_io_engine io_engine;
+    /* A context file whose tokens this one starts with, of the same geometry; borrowed, outlives the context. NULL:
+     * none, the context is ephemeral. keep: new tokens go into it (it must be open for writing), to be committed; else
+     * to an unnamed file, and it stays as it is. */
+    sl_durable *durable;
+    bool keep;
     sl_trace *trace;         /* borrowed; NULL: none */
     sl_budget *budget;       /* borrowed, outlives the context */
     sl_log log;              /* called by the thread that drives the context */
@@ -78,6 +84,12 @@ sl_status sl_kv_pass_end(sl_kv *kv, sl_err *err) SL_CHECK;
 
 uint64_t sl_kv_tokens(const sl_kv *kv, uint32_t layer);
 
+/* With `keep`, between passes, when every layer has the same number of tokens: all of them survive from now on. ids:
+ * [tokens], borrowed. intended: what the file is meant to hold in the end. */
+sl_status sl_kv_commit(sl_kv *kv, const int32_t *ids, uint64_t intended_tokens, sl_err *err) SL_CHECK;
+/* After a commit: the file is finished; nothing may be appended any more. */
+sl_status sl_kv_finish(sl_kv *kv, sl_err *err) SL_CHECK;
+
 /* Raises the resident share; parts join when a pass next reads them. */
 sl_status sl_kv_set_resident(sl_kv *kv, uint64_t resident_bytes, sl_err *err) SL_CHECK;
 
@@ -89,17 +101,20 @@ sl_status sl_kv_set_rehearsal(sl_kv *kv, bool on, sl_err *err) SL_CHECK;
  * Does nothing without a ring. */
 void sl_kv_fill_ring(sl_kv *kv, const uint8_t *pattern, size_t bytes);
 
+/* Seconds, monotonic: the store's clock, for who decides when to commit. */
+double sl_kv_seconds(void);
+
 typedef struct sl_kv_stats {
     uint64_t bytes_read, bytes_written; /* by this file's transfers */
     uint64_t bytes_visited;             /* flash-stored bytes that the passes walked and did not hold in memory */
     uint64_t bytes_resident;            /* held now */
     uint64_t n_passes;
-    double wait_s;            /* the driving thread waited for a part */
-    double read_s;            /* at least one read was in flight */
-    double write_s;           /* inside write calls */
-    int64_t page_cache_bytes; /* of this file, now; -1 unknown */
-    const char *io_mode;      /* "memory" (no file), "direct", "buffered" */
-    const char *io_engine;    /* as sl_queue_engine; "none" before the first read */
+    double wait_s;                      /* the driving thread waited for a part */
+    double read_s;                      /* at least one read was in flight */
+    double write_s;                     /* inside write calls */
+    int64_t page_cache_bytes;           /* of this file, now; -1 unknown */
+    const char *io_mode;                /* "memory" (no file), "direct", "buffered" */
+    const char *io_engine;              /* as sl_queue_engine; "none" before the first read */
     size_t read_bytes, in_flight_bytes; /* in force */
 } sl_kv_stats;
 void sl_kv_get_stats(const sl_kv *kv, sl_kv_stats *out);

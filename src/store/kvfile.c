@@ -16,13 +16,21 @@ sl_status sl_kvfile_init(sl_kvfile *file, const sl_kvfile_options *options, sl_e
     file->budget = options->budget;
     file->allow_ram_dir = options->allow_ram_dir;
     file->force_buffered = options->force_buffered;
-    snprintf(file->name, sizeof file->name, "cache file in %.180s", options->dir);
+    if (options->base) {
+        file->file = options->base;
+        file->is_base = true;
+        file->needs_own = options->over_base;
+        file->is_direct = options->base_is_direct;
+        snprintf(file->name, sizeof file->name, "%.190s", options->base_name);
+    } else {
+        snprintf(file->name, sizeof file->name, "cache file in %.180s", options->dir);
+    }
     return sl_mem_map(file->budget, (size_t)2 * SL_SECTOR_BYTES, "direct I/O probe", &file->scratch, err);
 }
 
 void sl_kvfile_deinit(sl_kvfile *file)
 {
-    if (file->file)
+    if (file->file && !file->is_base)
         file->vfs->close(file->file);
     file->file = NULL;
     sl_mem_unmap(file->budget, file->scratch, (size_t)2 * SL_SECTOR_BYTES);
@@ -32,6 +40,7 @@ void sl_kvfile_deinit(sl_kvfile *file)
 /* `off` is where the first write goes: the probe's sector will be overwritten by it. */
 static sl_status open_at(sl_kvfile *file, uint64_t off, sl_err *err)
 {
+    off &= ~SL_OVERLAY_OFF;
     bool is_direct = false;
     sl_file *opened = NULL;
     sl_status status = file->vfs->open_temp(file->vfs, file->dir, !file->force_buffered, file->allow_ram_dir, &opened,
@@ -50,8 +59,14 @@ static sl_status open_at(sl_kvfile *file, uint64_t off, sl_err *err)
         sl_log_write(&file->log, SL_LOG_LEVEL_WARNING,
                      "%s: direct I/O does not work there; going through the page cache and dropping pages behind",
                      file->dir);
-    file->is_direct = is_direct;
-    file->file = opened;
+    if (!file->is_base) {
+        file->is_direct = is_direct;
+        file->file = opened;
+        return SL_OK;
+    }
+    file->is_direct = file->is_direct && is_direct;
+    file->needs_own = false;
+    file->vfs->attach(file->file, opened);
     return SL_OK;
 }
 
@@ -59,7 +74,7 @@ sl_status sl_kvfile_write(sl_kvfile *file, const void *buf, size_t bytes, uint64
 {
     double start = sl_os_seconds();
     sl_status status = SL_OK;
-    if (!file->file)
+    if (!file->file || file->needs_own)
         status = open_at(file, off, err);
     if (status == SL_OK)
         status = sl_vfs_write(file->vfs, file->file, file->name, buf, bytes, off, err);
@@ -85,7 +100,7 @@ void sl_kvfile_forget(const sl_kvfile *file, size_t bytes, uint64_t off)
 
 sl_status sl_kvfile_reserve(sl_kvfile *file, uint64_t off, uint64_t bytes, sl_err *err)
 {
-    sl_status status = file->file ? SL_OK : open_at(file, off, err);
+    sl_status status = file->file && !file->needs_own ? SL_OK : open_at(file, off, err);
     if (status == SL_OK)
         (void)file->vfs->reserve(file->file, off, bytes);
     return status;

@@ -17,7 +17,9 @@ typedef struct sl_kvfile {
     sl_budget *budget;
     bool allow_ram_dir, force_buffered;
     bool is_direct;
-    sl_file *file;    /* NULL until the first write */
+    sl_file *file;    /* NULL until the first write of an ephemeral context */
+    bool is_base;     /* `file` is a kept context's, borrowed */
+    bool needs_own;   /* and the first write attaches an unnamed one of this context's own to it */
     uint8_t *scratch; /* 2 sectors for the probe */
     uint64_t bytes_written;
     double write_s;
@@ -31,6 +33,10 @@ typedef struct sl_kvfile_options {
     sl_trace *trace; /* borrowed */
     sl_budget *budget;
     bool allow_ram_dir, force_buffered;
+    sl_file *base; /* a kept context's, borrowed; NULL: none */
+    const char *base_name;
+    bool base_is_direct;
+    bool over_base; /* writes go to an unnamed file over it (SL_OVERLAY_OFF), else into it */
 } sl_kvfile_options;
 
 sl_status sl_kvfile_init(sl_kvfile *file, const sl_kvfile_options *options, sl_err *err) SL_CHECK;

@@ -35,6 +35,8 @@ sl_status sl_parts_init(sl_parts *parts, const sl_geom *geom, uint64_t max_token
     parts->budget = budget;
     parts->max_groups = max_tokens / SL_TILE;
     parts->n_parts = parts_of(max_tokens);
+    parts->stride = sl_geom_segment_bytes(geom);
+    parts->own_part = UINT64_MAX;
     for (uint32_t layer = 0; layer < geom->n_layers; layer++)
         parts->total_bytes += parts->max_groups * sl_geom_group_bytes(geom, layer);
     size_t n = (size_t)(parts->n_parts * geom->n_layers);

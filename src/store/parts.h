@@ -8,6 +8,7 @@
 #define SL_PARTS_H
 
 #include "base/mem.h"
+#include "platform/vfs.h"
 #include "store/geom.h"
 
 typedef enum sl_place {
@@ -23,6 +24,10 @@ typedef struct sl_parts {
     sl_budget *budget;   /* borrowed */
     uint64_t max_groups; /* tile groups of a layer, the most there will be */
     uint64_t n_parts;    /* of a layer */
+    /* Where segments lie in the file: the first at data_off, one every `stride` bytes. Parts from own_part on lie in
+     * the file that is attached to it (SL_OVERLAY_OFF). Set after init where they are not the defaults: 0, the blocks'
+     * bytes, none. */
+    uint64_t data_off, stride, own_part;
     uint64_t total_bytes, chosen_bytes;
     uint64_t *checksums; /* [n_layers][n_parts] of closed parts on flash */
     uint8_t **memory;    /* [n_layers][n_parts] NULL where not chosen */
@@ -41,6 +46,13 @@ uint64_t sl_parts_table_bytes(const sl_geom *geom, uint64_t max_tokens);
 /* Makes parts WANTED until `resident_bytes` in all are chosen, as far as whole parts go; never takes one back. The
  * memory is taken from the budget here and touched when a part gets its bytes. On error nothing has changed. */
 sl_status sl_parts_raise(sl_parts *parts, uint64_t resident_bytes, sl_err *err) SL_CHECK;
+
+/* Offset of the segment that a part belongs to. */
+static inline uint64_t sl_parts_segment_off(const sl_parts *parts, uint64_t part)
+{
+    uint64_t off = parts->data_off + part / SL_SEGMENT_PARTS * parts->stride;
+    return part >= parts->own_part ? off + SL_OVERLAY_OFF : off;
+}
 
 /* Index into the arrays. */
 static inline size_t sl_parts_at(const sl_parts *parts, uint32_t layer, uint64_t part)

@@ -135,9 +135,9 @@ static sl_status check_bytes(sl_stream *stream, const sl_ring_item *item, bool i
     double start_s = sl_trace_now(stream->options.trace);
     uint64_t found = sl_hash(item->data, item->flash_bytes);
     if (stream->options.trace)
-        sl_trace_span(stream->options.trace, SL_TRACE_LANE_CHECK, "checksum", start_s, sl_os_seconds(),
-                      (sl_trace_about){item->pos.layer, (int64_t)item->pos.part, (int64_t)item->flash_bytes,
-                                       (int64_t)item->off});
+        sl_trace_span(
+            stream->options.trace, SL_TRACE_LANE_CHECK, "checksum", start_s, sl_os_seconds(),
+            (sl_trace_about){item->pos.layer, (int64_t)item->pos.part, (int64_t)item->flash_bytes, (int64_t)item->off});
     if (is_rehearsing) {
         stream->rehearsed ^= found;
         return SL_OK;
@@ -147,8 +147,8 @@ static sl_status check_bytes(sl_stream *stream, const sl_ring_item *item, bool i
     return sl_err_set(err, SL_DAMAGED,
                       "%s: layer %" PRIu32 ", segment %" PRIu64 ", offset %" PRIu64 " (%zu bytes): checksum %016" PRIx64
                       ", expected %016" PRIx64,
-                      stream->options.file->name, item->pos.layer, item->pos.part / SL_SEGMENT_PARTS, item->off,
-                      item->flash_bytes, found, item->checksum);
+                      stream->options.file->name, item->pos.layer, item->pos.part / SL_SEGMENT_PARTS,
+                      item->off & ~SL_OVERLAY_OFF, item->flash_bytes, found, item->checksum);
 }
 
 /* The memory that a complete part shall move to; NULL when it stays on flash. Under the lock. */

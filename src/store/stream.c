@@ -108,7 +108,6 @@ static sl_status init_layers(sl_stream *stream, sl_err *err)
         stream->layers[i].piece = stream->pieces + (size_t)i * SL_SECTOR_BYTES;
         off += sl_geom_block_bytes(geom, i);
     }
-    stream->segment_bytes = off;
     return SL_OK;
 }
 

@@ -58,7 +58,6 @@ typedef enum sl_reader_state {
 
 struct sl_stream {
     sl_stream_options options;
-    uint64_t segment_bytes;
     size_t read_bytes, in_flight_bytes;
     pthread_t thread;
     bool has_thread, has_queue_budget;

@@ -28,7 +28,8 @@ struct sl_writer {
     uint64_t stage_off;
     uint8_t *piece;     /* [SL_SECTOR_BYTES]: what the append under way leaves waiting */
     XXH3_state_t *hash; /* of the append under way */
-    size_t n_hashes;    /* counted against the budget */
+    bool is_loading;
+    size_t n_hashes; /* counted against the budget */
 };
 
 /* An append under way: becomes the layer's state when all of it has succeeded. */
@@ -160,7 +161,7 @@ static sl_status stage(sl_writer *writer, const uint8_t *bytes, size_t n, uint64
 static uint64_t part_off(const append_run *run, uint64_t part)
 {
     const sl_geom *geom = run->writer->options.geom;
-    return sl_geom_block_off(geom, part / SL_SEGMENT_PARTS, run->layer) +
+    return sl_parts_segment_off(run->writer->options.parts, part) + sl_geom_block_off(geom, 0, run->layer) +
            part % SL_SEGMENT_PARTS * sl_geom_part_bytes(geom, run->layer);
 }
 
@@ -177,7 +178,9 @@ static sl_status reserve_block(const append_run *run, uint64_t part, uint64_t of
     uint64_t block = sl_geom_block_bytes(run->writer->options.geom, run->layer);
     /* Whole sectors: a file that ended inside one would get that page zeroed, and so cached, when it grows. */
     bytes = (bytes < block ? bytes : block) / SL_SECTOR_BYTES * SL_SECTOR_BYTES;
-    uint64_t end = part_off(run, first_part) + bytes;
+    /* From this part, not the block's first, which may lie in the file below. */
+    uint64_t before = part % SL_SEGMENT_PARTS * sl_geom_part_bytes(run->writer->options.geom, run->layer);
+    uint64_t end = part_off(run, part) - before + bytes;
     sl_status status = sl_kvfile_reserve(run->writer->options.file, off, end - off, err);
     if (status == SL_OK)
         layer->reserved_segments = segment + 1;
@@ -200,10 +203,10 @@ static sl_status append_flash(append_run *run, const uint8_t *bytes, size_t n, s
     XXH3_64bits_update(writer->hash, writer->piece, piece_bytes);
     XXH3_64bits_update(writer->hash, bytes, out_bytes);
     uint64_t off = part_off(run, part) + old_flash;
-    sl_status status = reserve_block(run, part, off, err);
-    if (status == SL_OK)
+    sl_status status = writer->is_loading ? SL_OK : reserve_block(run, part, off, err);
+    if (status == SL_OK && !writer->is_loading)
         status = stage(writer, writer->piece, piece_bytes, off, err);
-    if (status == SL_OK)
+    if (status == SL_OK && !writer->is_loading)
         status = stage(writer, bytes, out_bytes, off + piece_bytes, err);
     run->piece_bytes = n - out_bytes;
     memcpy(writer->piece, bytes + out_bytes, run->piece_bytes);
@@ -220,12 +223,14 @@ static sl_status append_part(append_run *run, const uint8_t *groups, uint64_t le
     uint64_t n = SL_PART_TILES - used < left ? SL_PART_TILES - used : left;
     size_t bytes = (size_t)n * run->group_bytes;
     if (used == 0 && parts->places[at] == SL_PLACE_WANTED)
-        parts->places[at] = SL_PLACE_RESIDENT; /* nothing of it is on flash yet: it never will be */
+        parts->places[at] = SL_PLACE_RESIDENT; /* nothing of it is on flash yet: an ephemeral one's never will be */
     sl_status status = SL_OK;
-    if (parts->places[at] == SL_PLACE_RESIDENT) {
+    bool is_resident = parts->places[at] == SL_PLACE_RESIDENT;
+    if (is_resident) {
         memcpy(parts->memory[at] + used * run->group_bytes, groups, bytes);
         run->resident_bytes += bytes;
-    } else {
+    }
+    if (!is_resident || run->writer->options.keeps_all) {
         status = append_flash(run, groups, bytes, err);
         if (used + n == SL_PART_TILES)
             parts->checksums[at] = XXH3_64bits_digest(run->writer->hash);
@@ -315,6 +320,63 @@ sl_status sl_writer_append(sl_writer *writer, uint32_t layer, const uint8_t *gro
                         run.resident_bytes};
     sl_stream_grow_end(writer->options.stream, layer, &growth);
     return SL_OK;
+}
+
+void sl_writer_start(sl_writer *writer, uint32_t layer, uint64_t n_tokens)
+{
+    assert(n_tokens % SL_PART_TOKENS == 0);
+    writer->layers[layer].n_tokens = n_tokens;
+    /* Its last segment's space is there; what more of it is asked for again. */
+    writer->layers[layer].reserved_segments = n_tokens / SL_SEGMENT_TOKENS;
+}
+
+void sl_writer_set_loading(sl_writer *writer, bool on)
+{
+    writer->is_loading = on;
+}
+
+uint64_t sl_writer_part_checksum(const sl_writer *writer, uint32_t layer, uint64_t part, bool with_tail)
+{
+    const writer_layer *state = &writer->layers[layer];
+    uint64_t groups = state->n_tokens / SL_TILE;
+    if (groups >= (part + 1) * SL_PART_TILES)
+        return writer->options.parts->checksums[sl_parts_at(writer->options.parts, layer, part)];
+    with_tail = with_tail && state->n_tokens % SL_TILE != 0;
+    bool has_groups = groups > part * SL_PART_TILES;
+    if (groups < part * SL_PART_TILES || (!has_groups && !with_tail))
+        return 0;
+    XXH3_64bits_reset(writer->hash);
+    if (has_groups) {
+        size_t piece_bytes = 0;
+        const uint8_t *piece = sl_stream_piece(writer->options.stream, layer, &piece_bytes);
+        XXH3_copyState(writer->hash, state->hash);
+        XXH3_64bits_update(writer->hash, piece, piece_bytes);
+    }
+    if (with_tail)
+        XXH3_64bits_update(writer->hash, state->tail, sl_geom_group_bytes(writer->options.geom, layer));
+    return XXH3_64bits_digest(writer->hash);
+}
+
+sl_status sl_writer_write_tail(sl_writer *writer, uint32_t layer, sl_err *err)
+{
+    const writer_layer *state = &writer->layers[layer];
+    append_run run = {.writer = writer, .layer = layer};
+    run.group_bytes = sl_geom_group_bytes(writer->options.geom, layer);
+    uint64_t groups = state->n_tokens / SL_TILE, part = groups / SL_PART_TILES;
+    size_t piece_bytes = 0, tail_bytes = state->n_tokens % SL_TILE != 0 ? run.group_bytes : 0;
+    const uint8_t *piece = sl_stream_piece(writer->options.stream, layer, &piece_bytes);
+    size_t bytes = piece_bytes + tail_bytes, padding = (SL_SECTOR_BYTES - bytes % SL_SECTOR_BYTES) % SL_SECTOR_BYTES;
+    if (bytes == 0)
+        return SL_OK;
+    uint64_t off = part_off(&run, part) + groups % SL_PART_TILES * run.group_bytes - piece_bytes;
+    memset(writer->piece, 0, SL_SECTOR_BYTES);
+    writer->stage_used = 0;
+    sl_status status = stage(writer, piece, piece_bytes, off, err);
+    if (status == SL_OK)
+        status = stage(writer, state->tail, tail_bytes, off + piece_bytes, err);
+    if (status == SL_OK)
+        status = stage(writer, writer->piece, padding, off + bytes, err);
+    return status == SL_OK ? flush(writer, err) : status;
 }
 
 const uint8_t *sl_writer_tail(const sl_writer *writer, uint32_t layer, uint32_t *n_tokens)

@@ -8,6 +8,7 @@
 struct sl_file {
     fault_vfs *fault;
     sl_file *inner;
+    sl_file *overlay; /* attached; its inner one belongs to this one's */
     bool is_direct;
 };
 
@@ -20,6 +21,18 @@ static bool hits(fault_vfs *fault)
     return is_hit;
 }
 
+static sl_file *wrap(fault_vfs *fault, sl_file *inner, bool is_direct)
+{
+    sl_file *file = calloc(1, sizeof *file);
+    if (!file)
+        abort();
+    file->fault = fault;
+    file->inner = inner;
+    file->is_direct = is_direct;
+    atomic_fetch_add(&fault->n_open, 1);
+    return file;
+}
+
 static sl_status fault_open_temp(const sl_vfs *vfs, const char *dir, bool direct, bool allow_ram, sl_file **out,
                                  bool *is_direct, sl_err *err)
 {
@@ -28,29 +41,107 @@ static sl_status fault_open_temp(const sl_vfs *vfs, const char *dir, bool direct
     *is_direct = false;
     if (fault->kind == FAULT_OPEN && hits(fault))
         return sl_err_set_errno(err, SL_FAILED, fault->code, "%s: cannot create the cache file there", dir);
-    sl_file *file = calloc(1, sizeof *file);
-    if (!file)
-        abort();
-    file->fault = fault;
-    const sl_vfs *inner = sl_vfs_system();
-    sl_status status = inner->open_temp(inner, dir, direct && fault->kind != FAULT_DIRECT_AT_OPEN, allow_ram,
-                                        &file->inner, is_direct, err);
-    if (status != SL_OK) {
-        free(file);
-        return status;
-    }
-    file->is_direct = *is_direct;
-    atomic_fetch_add(&fault->n_open, 1);
-    *out = file;
-    return SL_OK;
+    const sl_vfs *system = sl_vfs_system();
+    sl_file *inner = NULL;
+    sl_status status = system->open_temp(system, dir, direct && fault->kind != FAULT_DIRECT_AT_OPEN, allow_ram, &inner,
+                                         is_direct, err);
+    if (status == SL_OK)
+        *out = wrap(fault, inner, *is_direct);
+    return status;
+}
+
+static sl_status fault_open_named(const sl_vfs *vfs, const char *path, bool for_writing, bool direct, sl_file **out,
+                                  bool *is_direct, sl_err *err)
+{
+    fault_vfs *fault = vfs->state;
+    *out = NULL;
+    *is_direct = false;
+    if (fault->kind == FAULT_OPEN && hits(fault))
+        return sl_err_set_errno(err, SL_FAILED, fault->code, "%s: cannot be opened", path);
+    const sl_vfs *system = sl_vfs_system();
+    sl_file *inner = NULL;
+    sl_status status = system->open_named(system, path, for_writing, direct && fault->kind != FAULT_DIRECT_AT_OPEN,
+                                          &inner, is_direct, err);
+    if (status == SL_OK)
+        *out = wrap(fault, inner, *is_direct);
+    return status;
+}
+
+static sl_status fault_create_named(const sl_vfs *vfs, const char *path, bool direct, bool allow_ram, sl_file **out,
+                                    bool *is_direct, sl_err *err)
+{
+    fault_vfs *fault = vfs->state;
+    *out = NULL;
+    *is_direct = false;
+    if (fault->kind == FAULT_OPEN && hits(fault))
+        return sl_err_set_errno(err, SL_FAILED, fault->code, "%s: cannot be created", path);
+    const sl_vfs *system = sl_vfs_system();
+    sl_file *inner = NULL;
+    sl_status status = system->create_named(system, path, direct && fault->kind != FAULT_DIRECT_AT_OPEN, allow_ram,
+                                            &inner, is_direct, err);
+    if (status == SL_OK)
+        *out = wrap(fault, inner, *is_direct);
+    return status;
+}
+
+static int fault_publish(sl_file *file, const char *path, bool replace)
+{
+    fault_vfs *fault = file->fault;
+    atomic_fetch_add(&fault->n_publishes, 1);
+    if (fault->kind == FAULT_PUBLISH && hits(fault))
+        return -fault->code;
+    return sl_vfs_system()->publish(file->inner, path, replace);
+}
+
+static int fault_sync(sl_file *file)
+{
+    fault_vfs *fault = file->fault;
+    atomic_fetch_add(&fault->n_syncs, 1);
+    if (fault->kind == FAULT_SYNC && hits(fault))
+        return -fault->code;
+    return sl_vfs_system()->sync(file->inner);
+}
+
+static int64_t fault_size(sl_file *file)
+{
+    return sl_vfs_system()->size(file->inner);
+}
+
+static int fault_set_size(sl_file *file, uint64_t bytes)
+{
+    fault_vfs *fault = file->fault;
+    if (fault->kind == FAULT_SET_SIZE && hits(fault))
+        return -fault->code;
+    return sl_vfs_system()->set_size(file->inner, bytes);
+}
+
+static int fault_clear(sl_file *file, uint64_t off, uint64_t bytes)
+{
+    fault_vfs *fault = file->fault;
+    atomic_fetch_add(&fault->n_clears, 1);
+    if (fault->kind == FAULT_CLEAR && hits(fault))
+        return -fault->code;
+    return sl_vfs_system()->clear(file->inner, off, bytes);
+}
+
+static int fault_lock(sl_file *file)
+{
+    return sl_vfs_system()->lock(file->inner);
+}
+
+static void fault_attach(sl_file *file, sl_file *overlay)
+{
+    file->overlay = overlay;
+    sl_vfs_system()->attach(file->inner, overlay->inner);
 }
 
 static void fault_close(sl_file *file)
 {
     if (!file)
         return;
-    atomic_fetch_sub(&file->fault->n_open, 1);
+    atomic_fetch_sub(&file->fault->n_open, file->overlay ? 2 : 1);
     sl_vfs_system()->close(file->inner);
+    free(file->overlay);
     free(file);
 }
 
@@ -298,6 +389,15 @@ void fault_vfs_init(fault_vfs *fault, fault_kind kind, int code, uint64_t n)
     fault->n_in_row = kind == FAULT_DIRECT_AT_WRITE || kind == FAULT_DIRECT_AT_READ ? UINT64_MAX / 2 : 0;
     fault->vfs = (sl_vfs){
         .open_temp = fault_open_temp,
+        .open_named = fault_open_named,
+        .create_named = fault_create_named,
+        .publish = fault_publish,
+        .sync = fault_sync,
+        .size = fault_size,
+        .set_size = fault_set_size,
+        .clear = fault_clear,
+        .lock = fault_lock,
+        .attach = fault_attach,
         .close = fault_close,
         .pread = fault_pread,
         .pwrite = fault_pwrite,

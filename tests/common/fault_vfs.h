@@ -9,7 +9,7 @@
 
 typedef enum fault_kind {
     FAULT_NONE,
-    FAULT_OPEN,       /* error `code` */
+    FAULT_OPEN,       /* error `code`: of temporary and named files */
     FAULT_READ,       /* error `code` */
     FAULT_WRITE,      /* error `code` */
     FAULT_SHORT_READ, /* half of the bytes, at least one */
@@ -27,7 +27,11 @@ typedef enum fault_kind {
     FAULT_AIO_SHUFFLED,    /* ends arrive one by one in a shuffled order */
     FAULT_AIO_START,       /* the n-th start refused with `code` */
     FAULT_AIO_FEW_STARTED, /* the n-th start takes one read only */
-    FAULT_AIO_WAIT         /* the n-th wait fails with `code` */
+    FAULT_AIO_WAIT,        /* the n-th wait fails with `code` */
+    FAULT_SYNC,            /* the n-th sync fails with `code`, and so the next three */
+    FAULT_PUBLISH,
+    FAULT_CLEAR,
+    FAULT_SET_SIZE
 } fault_kind;
 
 typedef struct fault_vfs {
@@ -39,6 +43,7 @@ typedef struct fault_vfs {
     atomic_uint_least64_t n_calls; /* of the kind */
     atomic_uint_least64_t n_hits;  /* faults that happened */
     atomic_int n_open;             /* files open now */
+    atomic_uint_least64_t n_syncs, n_publishes, n_clears; /* calls, of whatever kind the fault is */
     atomic_int n_queues;           /* asynchronous queues open now */
 } fault_vfs;
 

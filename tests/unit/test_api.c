@@ -78,8 +78,11 @@ static sl_tokens tokens_of(sl_engine *engine, const char *text, bool special)
 
 static sl_tokens prompt_of(sl_engine *engine, const char *document, const char *question, bool chat)
 {
-    const sl_prompt prompt = {document, document ? strlen(document) : 0, question, question ? strlen(question) : 0,
-                              chat,     false};
+    const sl_prompt prompt = {.document = document,
+                              .document_size = document ? strlen(document) : 0,
+                              .question = question,
+                              .question_size = question ? strlen(question) : 0,
+                              .chat = chat};
     sl_tokens tokens = {0};
     sl_err err = {SL_OK, ""};
     if (sl_engine_prompt(engine, &prompt, &tokens, &err) != SL_OK)

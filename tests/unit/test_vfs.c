@@ -1,10 +1,13 @@
 /* The system's files, and whole transfers over faulty ones. Needs a directory on a disk: SLUICE_KV_DIR or /var/tmp. */
+#include <dirent.h>
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -164,11 +167,226 @@ static void test_os(void **state)
     assert_non_null(strstr(err.text, "/nonexistent"));
 }
 
+/* ---- files that keep their names ---- */
+
+enum { NAME_BYTES = 4096 };
+static char folder[NAME_BYTES - 64], name[NAME_BYTES], other_name[NAME_BYTES];
+
+static void make_folder(void)
+{
+    snprintf(folder, sizeof folder, "%s/vfs-XXXXXX", kv_dir());
+    assert_non_null(mkdtemp(folder));
+    snprintf(name, sizeof name, "%s/book.kv", folder);
+    snprintf(other_name, sizeof other_name, "%s/other.kv", folder);
+}
+
+static int files_in_folder(void)
+{
+    DIR *dir = opendir(folder);
+    assert_non_null(dir);
+    int n = 0;
+    for (struct dirent *entry; (entry = readdir(dir)) != NULL;)
+        n += entry->d_name[0] != '.';
+    closedir(dir);
+    return n;
+}
+
+static void remove_folder(void)
+{
+    (void)unlink(name);
+    (void)unlink(other_name);
+    assert_int_equal(rmdir(folder), 0); /* nothing else was left */
+}
+
+/* One sector, filled with `byte`. */
+static sl_file *create_file(const sl_vfs *vfs, uint8_t byte)
+{
+    bool is_direct;
+    sl_err err = {0};
+    sl_file *file = NULL;
+    if (vfs->create_named(vfs, name, false, true, &file, &is_direct, &err) != SL_OK)
+        fail_msg("%s", err.text);
+    assert_false(is_direct);
+    memset(back, byte, SL_SECTOR_BYTES);
+    assert_int_equal(sl_vfs_write(vfs, file, name, back, SL_SECTOR_BYTES, 0, &err), SL_OK);
+    return file;
+}
+
+static sl_file *open_existing(const sl_vfs *vfs, bool for_writing)
+{
+    bool is_direct;
+    sl_err err = {0};
+    sl_file *file = NULL;
+    if (vfs->open_named(vfs, name, for_writing, false, &file, &is_direct, &err) != SL_OK)
+        fail_msg("%s", err.text);
+    return file;
+}
+
+static void expect_byte(const sl_vfs *vfs, uint8_t byte, uint64_t off)
+{
+    sl_err err = {0};
+    sl_file *file = open_existing(vfs, false);
+    assert_int_equal(sl_vfs_read(vfs, file, name, back, SL_SECTOR_BYTES, off, &err), SL_OK);
+    for (size_t i = 0; i < SL_SECTOR_BYTES; i++)
+        assert_int_equal(back[i], byte);
+    vfs->close(file);
+}
+
+/* A name comes with publish, not before; a taken one is refused unless it is to be replaced. */
+static void test_publish(void **state)
+{
+    (void)state;
+    fault_vfs fault;
+    fault_vfs_init(&fault, FAULT_NONE, 0, 1);
+    const sl_vfs *vfs = &fault.vfs;
+    make_folder();
+    sl_file *first = create_file(vfs, 1);
+    assert_int_not_equal(access(name, F_OK), 0);
+    assert_int_equal(vfs->sync(first), 0);
+    assert_int_equal(vfs->publish(first, name, false), 0);
+    expect_byte(vfs, 1, 0);
+    sl_file *second = create_file(vfs, 2);
+    assert_int_equal(vfs->publish(second, name, false), -EEXIST);
+    expect_byte(vfs, 1, 0);
+    assert_int_equal(vfs->publish(second, name, true), 0);
+    expect_byte(vfs, 2, 0);
+    sl_file *third = create_file(vfs, 3);
+    assert_int_equal(vfs->publish(third, other_name, true), 0); /* replace: the name may be free as well */
+    vfs->close(create_file(vfs, 4));
+    vfs->close(first);
+    vfs->close(second);
+    vfs->close(third);
+    assert_int_equal(files_in_folder(), 2);
+    assert_int_equal(fault.n_publishes, 4);
+    assert_int_equal(fault.n_syncs, 1);
+    assert_int_equal(fault.n_open, 0);
+    remove_folder();
+}
+
+static void test_named_refusals(void **state)
+{
+    (void)state;
+    const sl_vfs *vfs = sl_vfs_system();
+    bool is_direct;
+    sl_err err = {0};
+    sl_file *file = NULL;
+    make_folder();
+    assert_int_equal(vfs->open_named(vfs, name, false, true, &file, &is_direct, &err), SL_FAILED);
+    assert_non_null(strstr(err.text, "book.kv"));
+    assert_int_equal(vfs->open_named(vfs, folder, false, true, &file, &is_direct, &err), SL_FAILED);
+    assert_non_null(strstr(err.text, "not a regular file"));
+    assert_int_equal(vfs->create_named(vfs, "/nonexistent/book.kv", true, true, &file, &is_direct, &err), SL_FAILED);
+    assert_non_null(strstr(err.text, "/nonexistent/book.kv"));
+    assert_null(file);
+    remove_folder();
+}
+
+static void test_lock(void **state)
+{
+    (void)state;
+    const sl_vfs *vfs = sl_vfs_system();
+    make_folder();
+    sl_file *first = create_file(vfs, 1);
+    assert_int_equal(vfs->lock(first), 0);
+    assert_int_equal(vfs->publish(first, name, false), 0);
+    sl_file *second = open_existing(vfs, true);
+    assert_int_equal(vfs->lock(second), -EAGAIN);
+    vfs->close(first);
+    assert_int_equal(vfs->lock(second), 0);
+    vfs->close(second);
+    remove_folder();
+}
+
+static void test_sizes_and_zeros(void **state)
+{
+    (void)state;
+    const sl_vfs *vfs = sl_vfs_system();
+    sl_err err = {0};
+    make_folder();
+    sl_file *file = create_file(vfs, 1);
+    assert_int_equal(sl_vfs_write(vfs, file, name, data, BYTES, 0, &err), SL_OK);
+    assert_int_equal(vfs->size(file), BYTES);
+    int failed = vfs->clear(file, 16384, 16384);
+    assert_true(failed == 0 || failed == -EOPNOTSUPP);
+    assert_int_equal(vfs->size(file), BYTES);
+    assert_int_equal(vfs->set_size(file, BYTES + 16384), 0);
+    assert_int_equal(vfs->publish(file, name, false), 0);
+    if (failed == 0)
+        for (uint64_t off = 16384; off < 32768; off += SL_SECTOR_BYTES)
+            expect_byte(vfs, 0, off);
+    expect_byte(vfs, 0, BYTES);
+    assert_int_equal(sl_vfs_read(vfs, file, name, back, BYTES, 0, &err), SL_OK);
+    assert_memory_equal(back, data, 16384);
+    assert_memory_equal(back + 32768, data + 32768, BYTES - 32768);
+    assert_int_equal(vfs->set_size(file, 8192), 0);
+    assert_int_equal(vfs->size(file), 8192);
+    vfs->close(file);
+    remove_folder();
+}
+
+/* What is written over a file goes to the attached one and is gone with it. */
+static void test_overlay(void **state)
+{
+    (void)state;
+    fault_vfs fault;
+    fault_vfs_init(&fault, FAULT_NONE, 0, 1);
+    const sl_vfs *vfs = &fault.vfs;
+    bool is_direct;
+    sl_err err = {0};
+    make_folder();
+    sl_file *file = create_file(vfs, 1);
+    assert_int_equal(vfs->publish(file, name, false), 0);
+    vfs->close(file);
+    file = open_existing(vfs, false);
+    vfs->attach(file, open_file(vfs, false, &is_direct));
+    assert_int_equal(sl_vfs_write(vfs, file, name, data, BYTES, SL_OVERLAY_OFF, &err), SL_OK);
+    assert_int_equal(sl_vfs_read(vfs, file, name, back, BYTES, SL_OVERLAY_OFF, &err), SL_OK);
+    assert_memory_equal(back, data, BYTES);
+    assert_int_equal(vfs->size(file), SL_SECTOR_BYTES);
+    assert_int_equal(fault.n_open, 2);
+    vfs->close(file);
+    assert_int_equal(fault.n_open, 0);
+    expect_byte(vfs, 1, 0);
+    remove_folder();
+}
+
+/* Whoever is killed between creating and naming leaves nothing, where there are unnamed files. */
+static void test_killed_creator(void **state)
+{
+    (void)state;
+    make_folder();
+    pid_t child = fork();
+    if (child == 0) {
+        (void)create_file(sl_vfs_system(), 1);
+        _exit(files_in_folder()); /* as a kill would: nobody tidies up */
+    }
+    int ended = 0;
+    assert_int_equal(waitpid(child, &ended, 0), child);
+    assert_true(WIFEXITED(ended));
+    if (WEXITSTATUS(ended) == 0)
+        assert_int_equal(files_in_folder(), 0);
+    else
+        print_message("no unnamed files in %s\n", kv_dir());
+    DIR *dir = opendir(folder);
+    assert_non_null(dir);
+    for (struct dirent *entry; (entry = readdir(dir)) != NULL;)
+        if (entry->d_name[0] != '.')
+            assert_int_equal(unlinkat(dirfd(dir), entry->d_name, 0), 0);
+    closedir(dir);
+    remove_folder();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_system), cmocka_unit_test(test_page_cache), cmocka_unit_test(test_transients),
         cmocka_unit_test(test_probe),  cmocka_unit_test(test_os),
+        cmocka_unit_test(test_publish),
+        cmocka_unit_test(test_named_refusals),
+        cmocka_unit_test(test_lock),
+        cmocka_unit_test(test_sizes_and_zeros),
+        cmocka_unit_test(test_overlay),
+        cmocka_unit_test(test_killed_creator),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -1,0 +1,86 @@
+/* sluice rm: removes context files, and nothing else. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "cli.h"
+
+enum { WIPE_BYTES = 1 << 20 };
+
+static sl_status failed(const char *path, const char *what, sl_err *err)
+{
+    return sl_text_error(err, SL_FAILED, "%s: cannot be %s: %s", path, what, strerror(errno));
+}
+
+/* Zeros over all of it, on the disk before the name goes. */
+static sl_status wipe(const char *path, sl_err *err)
+{
+    struct stat info;
+    uint8_t *zeros = calloc(1, WIPE_BYTES);
+    int fd = open(path, O_WRONLY);
+    bool is_done = zeros && fd >= 0 && fstat(fd, &info) == 0;
+    for (off_t off = 0; is_done && off < info.st_size;) {
+        off_t left = info.st_size - off;
+        ssize_t moved = pwrite(fd, zeros, left < WIPE_BYTES ? (size_t)left : WIPE_BYTES, off);
+        if (moved > 0)
+            off += moved;
+        is_done = (moved > 0 || errno == EINTR) && !cli_interrupted(NULL);
+    }
+    is_done = is_done && fsync(fd) == 0;
+    sl_status status = SL_OK;
+    if (!is_done && cli_interrupted(NULL))
+        status = sl_text_error(err, SL_CANCELLED, "%s: interrupted, partly wiped", path);
+    else if (!is_done)
+        status = failed(path, "wiped", err);
+    if (fd >= 0)
+        close(fd);
+    free(zeros);
+    return status;
+}
+
+static sl_status remove_one(const char *path, bool wants_wipe, sl_err *err)
+{
+    /* Open for writing, so that nobody else is; a damaged context may go too, another file may not. */
+    const sl_store_options options = {.path = path, .for_writing = true};
+    sl_store *store = NULL;
+    sl_status status = sl_store_open(NULL, &options, &store, err);
+    bool is_removable = status == SL_OK || (status == SL_DAMAGED && cli_is_context(path));
+    if (is_removable)
+        status = wants_wipe ? wipe(path, err) : SL_OK;
+    if (is_removable && status == SL_OK && unlink(path) != 0)
+        status = failed(path, "removed", err);
+    sl_store_close(store);
+    return status;
+}
+
+int cmd_rm(int argc, char **argv, sl_err *err)
+{
+    bool wants_wipe = false;
+    const sl_arg options[] = {
+        {.name = "wipe", .kind = SL_ARG_KIND_FLAG, .out = &wants_wipe, .group = "Options",
+         .help = "write zeros over the file first; a disk that moves blocks may keep old ones"},
+    };
+    const sl_args_table table = {
+        .usage = "sluice rm [--wipe] BOOK.kv [BOOK.kv...]",
+        .about = "Removes context files. Anything else, and a context that is being written, is refused.",
+        .options = options,
+        .n_options = sizeof options / sizeof options[0],
+        .min_words = 1,
+        .max_words = SL_ARGS_VALUES_MAX,
+        .words_name = "BOOK.kv",
+    };
+    sl_args_result result;
+    int code = SL_OK;
+    if (!cli_parse(&table, argc, argv, &result, &code, err))
+        return code;
+    cli c;
+    cli_init(&c); /* Ctrl-C ends between two writes */
+    sl_status status = SL_OK;
+    for (size_t i = 0; status == SL_OK && i < result.n_words; i++)
+        status = remove_one(result.words[i], wants_wipe, err);
+    return (int)status;
+}

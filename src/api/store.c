@@ -1,0 +1,213 @@
+/* Context files of the public API: making, opening, looking inside. */
+#include "api/store.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/hash.h"
+#include "platform/os.h"
+
+void sl_store_identity(const sl_engine *engine, const sl_context_options *o, sl_identity *out)
+{
+    const sl_hparams *hp = &engine->hp;
+    memset(out, 0, sizeof *out);
+    out->arithmetic_version = SL_ARITHMETIC_VERSION;
+    out->flags = o->store_chat ? SL_FORMAT_FLAG_CHAT : 0;
+    out->tokenizer = engine->tok_fingerprint;
+    out->rope_dims = hp->rope_dims;
+    out->rope_base = hp->rope_base;
+    out->rope_scale = o->rope_scale != 0.0 ? o->rope_scale : hp->rope_factor;
+    out->n_vocab = hp->n_vocab;
+    out->attn_scale = hp->attn_scale;
+    if (engine->weights) {
+        out->model[0] = engine->weights->fingerprint[0];
+        out->model[1] = engine->weights->fingerprint[1];
+        if (engine->weights->rope_factors)
+            out->rope_factors = sl_hash(engine->weights->rope_factors, hp->rope_dims / 2 * sizeof(float));
+    }
+    /* For people: the file's name without its folders. */
+    const char *slash = strrchr(engine->path, '/'), *name = slash ? slash + 1 : engine->path;
+    strncpy(out->name, name, SL_FORMAT_NAME_BYTES);
+}
+
+sl_status sl_store_check(const sl_engine *engine, const sl_context_options *o, sl_err *err)
+{
+    const sl_store *store = o->store;
+    if (store->engine != engine)
+        return sl_err_set(err, SL_USAGE, "%s: opened for another engine", sl_durable_name(store->durable));
+    if (store->in_use)
+        return sl_err_set(err, SL_USAGE, "%s: another context has it", sl_durable_name(store->durable));
+    sl_identity wanted;
+    sl_err why;
+    sl_store_identity(engine, o, &wanted);
+    sl_status status = sl_identity_compare(sl_durable_identity(store->durable), &wanted, &why);
+    if (status != SL_OK)
+        return sl_err_set(err, status, "%s: %s", sl_durable_name(store->durable), why.text);
+    sl_kv_type type = o->cache == SL_CACHE_F16 ? SL_KV_TYPE_F16 : SL_KV_TYPE_Q8_0;
+    const char *const types[] = {"f16", "q8_0"};
+    sl_kv_type stored = sl_durable_geom(store->durable)->type;
+    if (stored != type)
+        return sl_err_set(err, SL_REFUSED, "%s: it holds %s, %s was asked for", sl_durable_name(store->durable),
+                          types[stored], types[type]);
+    return SL_OK;
+}
+
+static sl_status new_store(sl_engine *engine, sl_store **out, sl_err *err)
+{
+    *out = calloc(1, sizeof **out);
+    if (!*out)
+        return sl_err_set(err, SL_FAILED, "out of memory: context file");
+    (*out)->engine = engine;
+    sl_budget_init(&(*out)->budget, UINT64_MAX);
+    return SL_OK;
+}
+
+static sl_durable_options durable_options(sl_store *store, const char *path, uint64_t max_tokens)
+{
+    sl_durable_options options = {.path = path, .max_tokens = max_tokens, .budget = &store->budget};
+    if (store->engine) {
+        options.budget = &store->engine->budget;
+        options.log = store->engine->log;
+    }
+    return options;
+}
+
+sl_status sl_store_open(sl_engine *engine, const sl_store_options *o, sl_store **out, sl_err *err)
+{
+    sl_store *store = NULL;
+    *out = NULL;
+    sl_status status = new_store(engine, &store, err);
+    if (status != SL_OK)
+        return status;
+    sl_durable_options options = durable_options(store, o->path, o->max_tokens);
+    options.for_writing = o->for_writing;
+    options.force_buffered = o->buffered;
+    status = sl_durable_open(&options, &store->durable, err);
+    if (status != SL_OK) {
+        sl_store_close(store);
+        return status;
+    }
+    *out = store;
+    return SL_OK;
+}
+
+/* Freed by the caller; NULL: no memory. */
+static sl_kv_layer *layers_of(sl_engine *engine, sl_err *err)
+{
+    sl_kv_layer *layers = NULL;
+    if (sl_mem_new(&engine->budget, engine->hp.n_layers, sizeof *layers, "geometry", &layers, err) != SL_OK)
+        return NULL;
+    for (uint32_t i = 0; i < engine->hp.n_layers; i++)
+        layers[i] = (sl_kv_layer){engine->hp.n_kv_heads, engine->hp.head_dim};
+    return layers;
+}
+
+static sl_geom geom_of(const sl_engine *engine, const sl_context_options *o, const sl_kv_layer *layers)
+{
+    return (sl_geom){o->cache == SL_CACHE_F16 ? SL_KV_TYPE_F16 : SL_KV_TYPE_Q8_0, engine->hp.n_layers, layers};
+}
+
+/* Whole segments, and of the last one its blocks as far as they are filled. */
+static uint64_t file_bytes(const sl_geom *geom, uint64_t n_tokens)
+{
+    const sl_layout layout = sl_layout_of(geom);
+    uint64_t bytes = sl_layout_segment_off(&layout, n_tokens / SL_SEGMENT_TOKENS);
+    uint64_t n_last = n_tokens % SL_SEGMENT_TOKENS;
+    if (n_last == 0)
+        return bytes;
+    for (uint32_t i = 0; i < geom->n_layers; i++) {
+        uint64_t block = (n_last + SL_TILE - 1) / SL_TILE * sl_geom_group_bytes(geom, i);
+        bytes += (block + SL_SECTOR_BYTES - 1) / SL_SECTOR_BYTES * SL_SECTOR_BYTES;
+    }
+    return bytes + 2 * layout.record_bytes;
+}
+
+sl_status sl_store_get_space(sl_engine *engine, const char *path, const sl_context_options *options, uint64_t n_tokens,
+                             sl_store_space *out, sl_err *err)
+{
+    enum { STAT_BLOCK = 512 };
+    memset(out, 0, sizeof *out);
+    sl_kv_layer *layers = layers_of(engine, err);
+    if (!layers)
+        return SL_FAILED;
+    const sl_geom geom = geom_of(engine, options, layers);
+    out->file_bytes = file_bytes(&geom, n_tokens);
+    sl_mem_free(&engine->budget, layers);
+    struct stat info;
+    if (stat(path, &info) == 0)
+        out->present_bytes = (uint64_t)info.st_blocks * STAT_BLOCK;
+    const char *slash = strrchr(path, '/');
+    char *folder = !slash ? strdup(".") : slash == path ? strdup("/") : strndup(path, (size_t)(slash - path));
+    if (!folder)
+        return sl_err_set(err, SL_FAILED, "out of memory: %s", path);
+    sl_status status = sl_os_disk_free(folder, &out->free_bytes, err);
+    free(folder);
+    return status;
+}
+
+sl_status sl_store_create(sl_engine *engine, const char *path, const sl_context_options *o, sl_store **out, sl_err *err)
+{
+    sl_store *store = NULL;
+    *out = NULL;
+    if (!engine->weights || engine->options.plan_only)
+        return sl_err_set(err, SL_USAGE, "a context file is made with a model that is loaded");
+    sl_status status = new_store(engine, &store, err);
+    sl_kv_layer *layers = status == SL_OK ? layers_of(engine, err) : NULL;
+    if (status == SL_OK && !layers)
+        status = SL_FAILED;
+    const sl_geom geom = geom_of(engine, o, layers);
+    if (status == SL_OK) {
+        sl_identity identity;
+        sl_store_identity(engine, o, &identity);
+        sl_durable_options options = durable_options(store, path, o->prompt_tokens + o->predict_tokens);
+        options.for_writing = true;
+        options.force_buffered = o->io == SL_IO_BUFFERED;
+        options.allow_ram = o->allow_ram_dir;
+        status = sl_durable_create(&options, &identity, &geom, &store->durable, err);
+    }
+    sl_mem_free(&engine->budget, layers);
+    if (status != SL_OK) {
+        sl_store_close(store);
+        return status;
+    }
+    *out = store;
+    return SL_OK;
+}
+
+void sl_store_close(sl_store *store)
+{
+    if (!store)
+        return;
+    sl_durable_close(store->durable);
+    sl_budget_deinit(&store->budget);
+    free(store);
+}
+
+void sl_store_get_info(const sl_store *store, sl_store_info *out)
+{
+    sl_durable_state state = sl_durable_get(store->durable);
+    const sl_identity *identity = sl_durable_identity(store->durable);
+    const sl_geom *geom = sl_durable_geom(store->durable);
+    *out = (sl_store_info){
+        .n_tokens = state.n_tokens,
+        .intended_tokens = state.intended_tokens,
+        .is_finished = state.is_finished,
+        .is_chat = (identity->flags & SL_FORMAT_FLAG_CHAT) != 0,
+        .cache = geom->type == SL_KV_TYPE_F16 ? SL_CACHE_F16 : SL_CACHE_Q8_0,
+        .n_layers = geom->n_layers,
+        .n_kv_heads = geom->layers[0].n_kv_heads,
+        .head_dim = geom->layers[0].head_dim,
+        .n_vocab = identity->n_vocab,
+        .token_bytes = sl_geom_token_bytes(geom),
+        .arithmetic_version = identity->arithmetic_version,
+        .format_version = SL_FORMAT_VERSION,
+        .model_name = identity->name,
+        .model = {identity->model[0], identity->model[1]},
+        .tokenizer = identity->tokenizer,
+        .rope_base = identity->rope_base,
+        .rope_scale = identity->rope_scale,
+        .ids = sl_durable_ids(store->durable),
+        .note = state.note,
+    };
+}

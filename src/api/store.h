@@ -1,0 +1,21 @@
+/* A context file of the public API, inside. */
+#ifndef SL_API_STORE_H
+#define SL_API_STORE_H
+
+#include "api/engine.h"
+#include "store/durable.h"
+
+struct sl_store {
+    sl_engine *engine; /* NULL: opened for looking */
+    sl_budget budget;  /* without an engine */
+    sl_durable *durable;
+    bool in_use; /* a context has it */
+};
+
+/* What a context of this engine and these options must have in common with a file. */
+void sl_store_identity(const sl_engine *engine, const sl_context_options *options, sl_identity *out);
+
+/* Before a context takes the file: same engine, same identity, open for writing if it is to be kept. */
+sl_status sl_store_check(const sl_engine *engine, const sl_context_options *options, sl_err *err) SL_CHECK;
+
+#endif

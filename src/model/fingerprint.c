@@ -1,0 +1,62 @@
+#include "model/fingerprint.h"
+
+#include "base/hash.h"
+
+struct sl_fingerprint {
+    XXH3_state_t *state;
+};
+
+/* Field by field: a struct's padding says nothing. */
+static void add_hparams(sl_fingerprint *fingerprint, const sl_hparams *hp)
+{
+    const uint32_t counts[] = {hp->n_layers, hp->n_heads, hp->n_kv_heads, hp->head_dim,
+                               hp->n_embd,   hp->n_ff,    hp->n_vocab,    hp->rope_dims};
+    const double reals[] = {(double)hp->norm_eps, (double)hp->attn_scale, hp->rope_base, hp->rope_factor};
+    sl_fingerprint_add(fingerprint, counts, sizeof counts);
+    sl_fingerprint_add(fingerprint, reals, sizeof reals);
+}
+
+sl_status sl_fingerprint_create(const sl_hparams *hp, sl_budget *budget, sl_fingerprint **out, sl_err *err)
+{
+    *out = NULL;
+    sl_fingerprint *fingerprint = NULL;
+    sl_status status = sl_mem_new(budget, 1, sizeof *fingerprint, "fingerprint", &fingerprint, err);
+    if (status != SL_OK)
+        return status;
+    fingerprint->state = XXH3_createState();
+    if (!fingerprint->state) {
+        sl_mem_free(budget, fingerprint);
+        return sl_err_set(err, SL_FAILED, "out of memory: fingerprint");
+    }
+    XXH3_128bits_reset(fingerprint->state);
+    add_hparams(fingerprint, hp);
+    *out = fingerprint;
+    return SL_OK;
+}
+
+void sl_fingerprint_destroy(sl_fingerprint *fingerprint, sl_budget *budget)
+{
+    if (!fingerprint)
+        return;
+    XXH3_freeState(fingerprint->state);
+    sl_mem_free(budget, fingerprint);
+}
+
+void sl_fingerprint_add(sl_fingerprint *fingerprint, const void *data, size_t bytes)
+{
+    XXH3_128bits_update(fingerprint->state, data, bytes);
+}
+
+void sl_fingerprint_add_tensor(sl_fingerprint *fingerprint, const sl_gguf_tensor *tensor)
+{
+    sl_fingerprint_add(fingerprint, tensor->name.data, tensor->name.size);
+    sl_fingerprint_add(fingerprint, &tensor->type, sizeof tensor->type);
+    sl_fingerprint_add(fingerprint, tensor->dims, sizeof tensor->dims);
+}
+
+void sl_fingerprint_get(const sl_fingerprint *fingerprint, uint64_t out[2])
+{
+    XXH128_hash_t found = XXH3_128bits_digest(fingerprint->state);
+    out[0] = found.low64;
+    out[1] = found.high64;
+}

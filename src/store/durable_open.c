@@ -1,0 +1,364 @@
+/* Finding out what a context file holds: superblock, commit areas, the chain of records. Trusts no byte. */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "store/durable_impl.h"
+
+static size_t up_sector(uint64_t bytes)
+{
+    return (size_t)((bytes + SL_SECTOR_BYTES - 1) / SL_SECTOR_BYTES * SL_SECTOR_BYTES);
+}
+
+static sl_status read_at(sl_durable *d, void *buf, size_t bytes, uint64_t off, sl_err *err)
+{
+    return sl_vfs_read(d->vfs, d->file, d->path, buf, bytes, off, err);
+}
+
+static void note(sl_durable *d, const char *text)
+{
+    if (!d->note[0])
+        snprintf(d->note, sizeof d->note, "%s", text);
+}
+
+/* Puts the file's name before what was found in it. */
+static sl_status name_error(const sl_durable *d, sl_status status, const sl_err *found, sl_err *err)
+{
+    return sl_err_set(err, status, "%s: %s", d->path, found->text);
+}
+
+/* ---- superblock ---- */
+
+/* The copy at `off`, whose length its own first sector tells. buf: room for the longest. */
+static sl_status read_superblock(sl_durable *d, uint8_t *buf, uint64_t size, uint64_t off, sl_err *found)
+{
+    if (off + SL_SECTOR_BYTES > size)
+        return sl_err_set(found, SL_DAMAGED, "superblock: the file has only %" PRIu64 " bytes", size);
+    sl_status status = read_at(d, buf, SL_SECTOR_BYTES, off, found);
+    if (status != SL_OK)
+        return status;
+    uint64_t bytes = (uint64_t)buf[16] | (uint64_t)buf[17] << 8 | (uint64_t)buf[18] << 16 | (uint64_t)buf[19] << 24;
+    bool is_likely = memcmp(buf, "SLUICEKV", 8) == 0 && bytes > SL_SECTOR_BYTES && bytes % SL_SECTOR_BYTES == 0 &&
+                     bytes <= sl_superblock_max_bytes() && bytes <= size - off;
+    if (is_likely)
+        status = read_at(d, buf, (size_t)bytes, off, found);
+    if (status != SL_OK)
+        return status;
+    return sl_superblock_decode(buf, is_likely ? (size_t)bytes : SL_SECTOR_BYTES, d->options.budget, &d->superblock,
+                                found);
+}
+
+/* The first copy; if it is damaged, the second, which lies behind the first and so where a copy's own length says. */
+static sl_status find_superblock(sl_durable *d, uint8_t *buf, uint64_t size, sl_err *err)
+{
+    sl_err first;
+    sl_status status = read_superblock(d, buf, size, 0, &first);
+    if (status != SL_DAMAGED)
+        return status == SL_OK ? SL_OK : name_error(d, status, &first, err);
+    for (uint64_t off = SL_SECTOR_BYTES; off <= sl_superblock_max_bytes() && off + SL_SECTOR_BYTES <= size;
+         off += SL_SECTOR_BYTES) {
+        sl_err other;
+        sl_superblock_free(&d->superblock, d->options.budget);
+        status = read_superblock(d, buf, size, off, &other);
+        if (status == SL_OK && sl_layout_of(&d->superblock.geom).superblock_bytes == off) {
+            note(d, "the superblock's first copy is damaged, the second is not");
+            return SL_OK;
+        }
+    }
+    return name_error(d, SL_DAMAGED, &first, err);
+}
+
+sl_status sl_durable_load_superblock(sl_durable *d, uint64_t size, sl_err *err)
+{
+    size_t room = (size_t)sl_superblock_max_bytes();
+    uint8_t *buf = NULL;
+    sl_status status = sl_mem_map(d->options.budget, room, "superblock", &buf, err);
+    if (status == SL_OK)
+        status = find_superblock(d, buf, size, err);
+    sl_mem_unmap(d->options.budget, buf, room);
+    if (status == SL_OK)
+        d->layout = sl_layout_of(&d->superblock.geom);
+    if (status == SL_OK && size < d->layout.data_off)
+        return sl_err_set(err, SL_DAMAGED, "%s: %" PRIu64 " bytes, its first %" PRIu64 " are missing", d->path, size,
+                          d->layout.data_off);
+    return status;
+}
+
+/* ---- commit records ---- */
+
+static uint64_t copy_off(const sl_layout *layout, unsigned copy)
+{
+    return sl_layout_area_off(layout, copy / 2) + copy % 2 * layout->commit_bytes;
+}
+
+/* One copy, into buf [commit_bytes]; as sl_commit_decode. */
+static sl_status read_commit(sl_durable *d, uint8_t *buf, unsigned copy, sl_commit *out, sl_err *found)
+{
+    uint64_t off = copy_off(&d->layout, copy);
+    sl_status status = read_at(d, buf, SL_SECTOR_BYTES, off, found);
+    if (status != SL_OK)
+        return status;
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < 8; i++)
+        bytes |= (uint64_t)buf[48 + i] << (8 * i);
+    size_t size = bytes <= d->layout.commit_bytes ? up_sector(bytes) : SL_SECTOR_BYTES;
+    if (size > SL_SECTOR_BYTES)
+        status = read_at(d, buf, size, off, found);
+    if (status != SL_OK)
+        return status;
+    return sl_commit_decode(buf, size > SL_SECTOR_BYTES ? size : SL_SECTOR_BYTES, &d->superblock.geom,
+                            d->superblock.checksum, out, found);
+}
+
+sl_status sl_durable_find_commit(sl_durable *d, uint8_t *buf, sl_commit *best, unsigned *found_copy, sl_err *err)
+{
+    *found_copy = SL_DURABLE_COMMITS;
+    uint64_t newest = 0;
+    for (unsigned copy = 0; copy < SL_DURABLE_COMMITS; copy++) {
+        sl_commit commit;
+        sl_err found;
+        sl_status status = read_commit(d, buf, copy, &commit, &found);
+        if (status == SL_OK && commit.generation > newest) {
+            newest = commit.generation;
+            *found_copy = copy;
+        } else if (status == SL_DAMAGED) {
+            d->has_damaged_commit = true;
+            note(d, "a copy of a commit record is damaged");
+        } else if (status != SL_OK && found.text[0]) {
+            return sl_err_set(err, status, "%s", found.text);
+        }
+    }
+    return *found_copy < SL_DURABLE_COMMITS ? read_commit(d, buf, *found_copy, best, err) : SL_OK;
+}
+
+/* ---- records ---- */
+
+/* Either copy of a segment's record, decoded in d->record. */
+static sl_status read_record(sl_durable *d, uint64_t segment, sl_record *out, sl_err *found)
+{
+    uint64_t off = sl_layout_record_off(&d->layout, segment);
+    sl_status status = SL_DAMAGED;
+    sl_err first;
+    for (unsigned copy = 0; copy < 2; copy++) {
+        sl_err *why = copy == 0 ? &first : found;
+        status = read_at(d, d->record, d->record_room, off + copy * d->layout.record_bytes, why);
+        if (status == SL_OK)
+            status = sl_record_decode(d->record, &d->superblock.geom, segment, d->superblock.checksum, out, why);
+        if (status == SL_OK) {
+            if (copy == 1)
+                note(d, "the first copy of a segment's record is damaged, the second is not");
+            return SL_OK;
+        }
+    }
+    return sl_err_set(found, first.status, "%s", first.text);
+}
+
+/* A commit may have been cut off between the copies of a record: whoever goes on writing makes them equal again, or the
+ * finished file would tell of it. `checksum`: of the record that was taken; d->record is overwritten. */
+static sl_status even_out(sl_durable *d, uint64_t segment, uint64_t checksum, sl_err *err)
+{
+    sl_err found;
+    sl_record record;
+    uint64_t off = sl_layout_record_off(&d->layout, segment), bytes = d->layout.record_bytes;
+    unsigned n_whole = 0, whole = 0;
+    if (!d->options.for_writing)
+        return SL_OK;
+    for (unsigned copy = 0; copy < 2; copy++) {
+        sl_status status = read_at(d, d->record, d->record_room, off + copy * bytes, err);
+        if (status != SL_OK)
+            return status;
+        status = sl_record_decode(d->record, &d->superblock.geom, segment, d->superblock.checksum, &record, &found);
+        if (status == SL_OK && record.checksum == checksum) {
+            n_whole++;
+            whole = copy;
+        }
+    }
+    if (n_whole != 1)
+        return SL_OK;
+    sl_status status = read_at(d, d->record, d->record_room, off + whole * bytes, err);
+    if (status == SL_OK)
+        status = sl_durable_write(d, d->record, d->record_room, off + (1 - whole) * bytes, err);
+    return status == SL_OK ? sl_durable_sync(d, err) : status;
+}
+
+static void take_record(sl_durable *d, const sl_record *record)
+{
+    size_t n_sums = (size_t)d->superblock.geom.n_layers * SL_SEGMENT_PARTS;
+    memcpy(sl_durable_sums(d, record->segment), record->parts, n_sums * sizeof *record->parts);
+    memcpy(d->ids + record->segment * SL_SEGMENT_TOKENS, record->ids, record->n_tokens * sizeof *record->ids);
+    d->n_tokens += record->n_tokens;
+    if (record->n_tokens == SL_SEGMENT_TOKENS)
+        d->previous = record->checksum;
+}
+
+/* The record of the next segment, which must be there and follow the one before. */
+static sl_status take_next(sl_durable *d, uint64_t segment, bool must_be_full, sl_err *err)
+{
+    sl_record record;
+    sl_err found;
+    sl_status status = read_record(d, segment, &record, &found);
+    if (status != SL_OK)
+        return name_error(d, status, &found, err);
+    if (record.previous != d->previous)
+        return sl_err_set(err, SL_DAMAGED,
+                          "%s: the record of segment %" PRIu64 " follows one with checksum %016" PRIx64
+                          ", the one before it has %016" PRIx64,
+                          d->path, segment, record.previous, d->previous);
+    if (must_be_full && record.n_tokens != SL_SEGMENT_TOKENS)
+        return sl_err_set(err, SL_DAMAGED, "%s: the record of segment %" PRIu64 " has %" PRIu32 " tokens, expected %d",
+                          d->path, segment, record.n_tokens, (int)SL_SEGMENT_TOKENS);
+    take_record(d, &record);
+    return even_out(d, segment, record.checksum, err);
+}
+
+/* Full segments that were committed by their records after the commit in the area. */
+static sl_status take_more(sl_durable *d, const sl_commit *commit, uint64_t n_segments, sl_err *err)
+{
+    sl_status status = SL_OK;
+    size_t n_open = (size_t)(commit->n_tokens % SL_SEGMENT_TOKENS);
+    uint64_t segment = commit->n_tokens / SL_SEGMENT_TOKENS;
+    for (; status == SL_OK && segment < n_segments; segment++) {
+        sl_record record;
+        sl_err found;
+        if (read_record(d, segment, &record, &found) != SL_OK || record.previous != d->previous ||
+            record.n_tokens != SL_SEGMENT_TOKENS)
+            break;
+        bool is_first = segment == commit->n_tokens / SL_SEGMENT_TOKENS;
+        if (is_first && memcmp(record.ids, commit->ids, n_open * sizeof *commit->ids) != 0)
+            break;
+        if (is_first)
+            d->n_tokens -= n_open; /* they are the record's now */
+        take_record(d, &record);
+        status = even_out(d, segment, record.checksum, err);
+    }
+    return status;
+}
+
+static sl_status load_unfinished(sl_durable *d, const sl_commit *commit, uint64_t n_segments, sl_err *err)
+{
+    uint64_t n_full = commit->n_tokens / SL_SEGMENT_TOKENS;
+    size_t n_open = (size_t)(commit->n_tokens % SL_SEGMENT_TOKENS);
+    if (n_full + (n_open > 0) > n_segments)
+        return sl_err_set(err, SL_DAMAGED, "%s: %" PRIu64 " tokens are committed, the file ends in segment %" PRIu64,
+                          d->path, commit->n_tokens, n_segments);
+    sl_status status = SL_OK;
+    for (uint64_t segment = 0; status == SL_OK && segment < n_full; segment++)
+        status = take_next(d, segment, true, err);
+    if (status == SL_OK && d->previous != commit->previous)
+        status =
+            sl_err_set(err, SL_DAMAGED,
+                       "%s: the commit follows a record with checksum %016" PRIx64 ", the last one has %016" PRIx64,
+                       d->path, commit->previous, d->previous);
+    if (status != SL_OK)
+        return status;
+    size_t n_sums = (size_t)d->superblock.geom.n_layers * SL_SEGMENT_PARTS;
+    memcpy(sl_durable_sums(d, n_full), commit->parts, n_sums * sizeof *commit->parts);
+    memcpy(d->ids + d->n_tokens, commit->ids, n_open * sizeof *commit->ids);
+    d->n_tokens += n_open;
+    d->generation = commit->generation;
+    d->tails = commit->tails_bytes > 0 ? commit->tails : NULL;
+    status = take_more(d, commit, n_segments, err);
+    if (d->n_tokens != commit->n_tokens)
+        d->tails = NULL;
+    d->intended_tokens = commit->intended_tokens > d->n_tokens ? commit->intended_tokens : d->n_tokens;
+    return status;
+}
+
+static sl_status load_finished(sl_durable *d, uint64_t size, uint64_t n_segments, sl_err *err)
+{
+    if (n_segments == 0 || size != sl_layout_segment_off(&d->layout, n_segments))
+        return sl_err_set(err, SL_DAMAGED,
+                          "%s: no commit record, and %" PRIu64 " bytes are not a whole number of segments", d->path,
+                          size);
+    sl_status status = SL_OK;
+    for (uint64_t segment = 0; status == SL_OK && segment < n_segments; segment++)
+        status = take_next(d, segment, segment + 1 < n_segments, err);
+    d->intended_tokens = d->n_tokens;
+    d->is_finished = true;
+    return status;
+}
+
+/* The commit records come before the memory for what they count: a buffer of their own. */
+static sl_status load_state(sl_durable *d, uint64_t size, sl_err *err)
+{
+    size_t room = (size_t)d->layout.commit_bytes;
+    uint64_t n_segments = (size - d->layout.data_off) / d->layout.stride;
+    uint8_t *buf = NULL;
+    sl_status status = sl_mem_map(d->options.budget, room, "commit record", &buf, err);
+    sl_commit commit = {0};
+    unsigned copy = SL_DURABLE_COMMITS;
+    if (status == SL_OK)
+        status = sl_durable_find_commit(d, buf, &commit, &copy, err);
+    /* What the file's size allows bounds the memory, whatever the records say. */
+    uint64_t most = n_segments * SL_SEGMENT_TOKENS;
+    if (status == SL_OK)
+        status = sl_durable_take_memory(d, most, err);
+    if (status == SL_OK && copy < SL_DURABLE_COMMITS)
+        status = read_commit(d, d->commit, copy, &commit, err);
+    sl_mem_unmap(d->options.budget, buf, room);
+    if (status != SL_OK)
+        return status;
+    if (copy < SL_DURABLE_COMMITS)
+        return load_unfinished(d, &commit, n_segments, err);
+    status = load_finished(d, size, n_segments, err);
+    /* A first commit that was cut off, or the last act of finishing. */
+    if (status == SL_OK && d->has_damaged_commit && d->options.for_writing)
+        status = sl_durable_clear_areas(d, err);
+    return status;
+}
+
+/* Some file systems refuse direct I/O only at the first transfer. */
+static sl_status try_direct(sl_durable *d, sl_err *err)
+{
+    if (!d->is_direct)
+        return SL_OK;
+    uint8_t *scratch = NULL;
+    sl_status status = sl_mem_map(d->options.budget, SL_SECTOR_BYTES, "direct I/O probe", &scratch, err);
+    if (status != SL_OK)
+        return status;
+    int64_t moved = d->vfs->pread(d->file, scratch, SL_SECTOR_BYTES, 0);
+    if (moved == -EINVAL || moved == -EOPNOTSUPP) {
+        d->is_direct = false;
+        (void)d->vfs->set_direct(d->file, false);
+        sl_log_write(&d->options.log, SL_LOG_LEVEL_WARNING,
+                     "%s: direct I/O does not work there; going through the page cache and dropping pages behind",
+                     d->path);
+    }
+    sl_mem_unmap(d->options.budget, scratch, SL_SECTOR_BYTES);
+    return SL_OK;
+}
+
+sl_status sl_durable_open_file(sl_durable *d, uint64_t *size, sl_err *err)
+{
+    const sl_durable_options *o = &d->options;
+    sl_status status =
+        d->vfs->open_named(d->vfs, d->path, o->for_writing, !o->force_buffered, &d->file, &d->is_direct, err);
+    if (status != SL_OK)
+        return status;
+    int failed = o->for_writing ? d->vfs->lock(d->file) : 0;
+    if (failed == -EAGAIN)
+        return sl_err_set(err, SL_REFUSED, "%s: another process is writing it", d->path);
+    if (failed != 0)
+        return sl_err_set_errno(err, SL_FAILED, -failed, "%s: cannot be locked", d->path);
+    int64_t found = d->vfs->size(d->file);
+    if (found < 0)
+        return sl_err_set_errno(err, SL_FAILED, (int)-found, "%s: its size cannot be had", d->path);
+    if (found % SL_SECTOR_BYTES != 0 || found == 0)
+        return sl_err_set(err, SL_DAMAGED, "%s: %" PRId64 " bytes: this is not a context, or it was cut off", d->path,
+                          found);
+    *size = (uint64_t)found;
+    return try_direct(d, err);
+}
+
+sl_status sl_durable_read_all(sl_durable *d, sl_err *err)
+{
+    uint64_t size = 0;
+    sl_status status = sl_durable_open_file(d, &size, err);
+    /* What a killed writer left may not have reached the disk: nothing is built on it before it has. */
+    if (status == SL_OK && d->options.for_writing)
+        status = sl_durable_sync(d, err);
+    if (status == SL_OK)
+        status = sl_durable_load_superblock(d, size, err);
+    return status == SL_OK ? load_state(d, size, err) : status;
+}

@@ -1,0 +1,198 @@
+#include "store/durable_verify.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "store/durable_verify_impl.h"
+
+static void tell_all(sl_verify *v)
+{
+    for (size_t i = 0; i < v->n_found; i++)
+        v->o->found(v->o->arg, &v->found[i]);
+    v->n_found = 0;
+}
+
+/* ---- reading ---- */
+
+/* Items of a round: the slices of the next chunk, and this chunk's judgement. Items are taken in order. */
+static void work(void *arg, size_t item, size_t worker)
+{
+    (void)worker;
+    sl_verify *v = arg;
+    if (item == SL_VERIFY_N_SLICES) {
+        sl_verify_judge(v, v->judging, v->judging_bytes, v->read_off - v->judging_bytes);
+        return;
+    }
+    size_t from = item * SL_VERIFY_SLICE_BYTES;
+    v->slice_failed[item] = false;
+    if (from >= v->reading_bytes)
+        return;
+    size_t bytes = v->reading_bytes - from < SL_VERIFY_SLICE_BYTES ? v->reading_bytes - from : SL_VERIFY_SLICE_BYTES;
+    sl_err why;
+    v->slice_failed[item] = sl_vfs_read(v->d->vfs, v->d->file, v->d->path, v->reading + from, bytes,
+                                        v->read_off + from, &why) != SL_OK;
+    if (v->slice_failed[item])
+        memset(v->reading + from, UINT8_MAX, bytes); /* no checksum is that of these */
+}
+
+static sl_damage unreadable(uint64_t off)
+{
+    return (sl_damage){"bytes that cannot be read", -1, -1, -1, off, SL_VERIFY_SLICE_BYTES};
+}
+
+static sl_status read_and_judge(sl_verify *v, sl_err *err)
+{
+    uint64_t size = v->result->file_bytes;
+    v->read_off = sl_layout_area_off(&v->d->layout, 0);
+    for (unsigned round = 0; v->judging_bytes > 0 || v->read_off < size; round++) {
+        uint64_t left = size - v->read_off;
+        v->reading = v->chunks[round & 1];
+        v->reading_bytes = left < SL_VERIFY_CHUNK_BYTES ? (size_t)left : SL_VERIFY_CHUNK_BYTES;
+        sl_pool_run(v->pool, SL_VERIFY_N_SLICES + 1, work, v);
+        for (uint64_t i = 0; i < SL_VERIFY_N_SLICES; i++)
+            if (v->slice_failed[i])
+                sl_verify_tell(v, unreadable(v->read_off + i * SL_VERIFY_SLICE_BYTES));
+        tell_all(v);
+        v->read_off += v->reading_bytes;
+        v->judging = v->reading;
+        v->judging_bytes = v->reading_bytes;
+        if (v->o->progress && !v->o->progress(v->o->arg, v->read_off - v->judging_bytes, size))
+            return sl_err_set(err, SL_CANCELLED, "interrupted");
+    }
+    sl_verify_next_region(v, size); /* the last one's end */
+    v->result->is_torn = v->has_pending || v->has_trace || (v->has_commit && v->d->note[0]);
+    tell_all(v);
+    return SL_OK;
+}
+
+/* ---- beginning ---- */
+
+static sl_status judge_superblocks(sl_verify *v, sl_err *err)
+{
+    size_t bytes = (size_t)v->d->layout.superblock_bytes;
+    uint8_t *buf = NULL;
+    sl_status status = sl_mem_map(v->o->budget, bytes, "superblock", &buf, err);
+    for (int copy = 0; status == SL_OK && copy < 2; copy++) {
+        uint64_t off = (uint64_t)copy * bytes;
+        sl_superblock found = {0};
+        sl_err why;
+        sl_status read = sl_vfs_read(v->d->vfs, v->d->file, v->d->path, buf, bytes, off, &why);
+        if (read == SL_OK)
+            read = sl_superblock_decode(buf, bytes, v->o->budget, &found, &why);
+        if (read != SL_OK || found.checksum != v->d->superblock.checksum)
+            sl_verify_tell(v, (sl_damage){"superblock", copy, -1, -1, off, bytes});
+        sl_superblock_free(&found, v->o->budget);
+    }
+    sl_mem_unmap(v->o->budget, buf, bytes);
+    return status;
+}
+
+/* Whether an area holds the head of a commit record of this context: whatever is in the areas then is a writer's. */
+static bool find_trace(const sl_verify *v)
+{
+    enum { MARK_OFF = 32 };
+    const sl_layout *layout = &v->d->layout;
+    for (unsigned copy = 0; copy < SL_DURABLE_COMMITS; copy++) {
+        uint64_t off = sl_layout_area_off(layout, copy / 2) + copy % 2 * layout->commit_bytes, mark = 0;
+        sl_err why;
+        if (sl_vfs_read(v->d->vfs, v->d->file, v->d->path, v->commit_buf, SL_SECTOR_BYTES, off, &why) != SL_OK)
+            continue;
+        for (int i = 7; i >= 0; i--)
+            mark = mark << 8 | v->commit_buf[MARK_OFF + i];
+        if (memcmp(v->commit_buf, "SLUICECM", 8) == 0 && mark == v->d->superblock.checksum)
+            return true;
+    }
+    return false;
+}
+
+/* What the commit records say and the file's size allows. */
+static sl_status start(sl_verify *v, sl_err *err)
+{
+    const sl_layout *layout = &v->d->layout;
+    uint64_t size = v->result->file_bytes;
+    unsigned copy = SL_DURABLE_COMMITS;
+    v->d->note[0] = '\0';
+    sl_status status = sl_durable_find_commit(v->d, v->commit_buf, &v->commit, &copy, err);
+    if (status != SL_OK)
+        return status;
+    v->has_commit = v->is_chain = copy < SL_DURABLE_COMMITS;
+    v->has_trace = !v->has_commit && find_trace(v);
+    v->knows_previous = true;
+    v->result->is_finished = !v->has_commit;
+    v->n_segments = (size - layout->data_off) / layout->stride;
+    uint64_t needed = v->has_commit ? (v->commit.n_tokens + SL_SEGMENT_TOKENS - 1) / SL_SEGMENT_TOKENS : 1;
+    uint64_t wanted = sl_layout_segment_off(layout, v->n_segments > needed ? v->n_segments : needed);
+    if (size < wanted || (!v->has_commit && size != wanted))
+        sl_verify_tell(v, (sl_damage){"size of the file", -1, -1, -1, size < wanted ? size : wanted,
+                                      size < wanted ? wanted - size : size - wanted});
+    return judge_superblocks(v, err);
+}
+
+static sl_status take_memory(sl_verify *v, sl_err *err)
+{
+    sl_budget *budget = v->o->budget;
+    v->geom = &v->d->superblock.geom;
+    v->hash = XXH3_createState();
+    sl_status status = v->hash ? SL_OK : sl_err_set(err, SL_FAILED, "out of memory: checksum");
+    if (status == SL_OK)
+        status = sl_mem_map(budget, (size_t)v->d->layout.commit_bytes, "commit record", &v->commit_buf, err);
+    if (status == SL_OK)
+        status = sl_mem_map(budget, 2 * sl_verify_record_bytes(v), "segment record", &v->records, err);
+    for (int i = 0; status == SL_OK && i < 2; i++)
+        status = sl_mem_map(budget, SL_VERIFY_CHUNK_BYTES, "what is verified", &v->chunks[i], err);
+    return status == SL_OK ? sl_pool_create(SL_VERIFY_N_SLICES + 1, budget, &v->pool, err) : status;
+}
+
+static void give_memory(sl_verify *v)
+{
+    sl_budget *budget = v->o->budget;
+    sl_pool_destroy(v->pool);
+    for (int i = 0; i < 2; i++)
+        sl_mem_unmap(budget, v->chunks[i], SL_VERIFY_CHUNK_BYTES);
+    sl_mem_unmap(budget, v->records, v->d ? 2 * sl_verify_record_bytes(v) : 0);
+    sl_mem_unmap(budget, v->commit_buf, v->d ? (size_t)v->d->layout.commit_bytes : 0);
+    XXH3_freeState(v->hash);
+    sl_durable_close(v->d);
+}
+
+static sl_status run(sl_verify *v, sl_err *err)
+{
+    const sl_durable_options options = {.vfs = v->o->vfs,
+                                        .path = v->o->path,
+                                        .force_buffered = v->o->force_buffered,
+                                        .budget = v->o->budget,
+                                        .log = v->o->log};
+    sl_status status = sl_durable_new(&options, &v->d, err);
+    if (status == SL_OK)
+        status = sl_durable_open_file(v->d, &v->result->file_bytes, err);
+    if (status == SL_OK)
+        status = sl_durable_load_superblock(v->d, v->result->file_bytes, err);
+    if (status == SL_OK)
+        status = take_memory(v, err);
+    if (status == SL_OK)
+        status = start(v, err);
+    if (status == SL_OK)
+        status = read_and_judge(v, err);
+    if (status != SL_OK)
+        return status;
+    uint64_t n_tokens = v->result->n_tokens, intended = v->commit.intended_tokens;
+    v->result->intended_tokens = intended > n_tokens ? intended : n_tokens;
+    return v->result->n_damaged == 0 ? SL_OK
+                                     : sl_err_set(err, SL_DAMAGED, "%s: %" PRIu64 " damaged %s", v->o->path,
+                                                  v->result->n_damaged, v->result->n_damaged == 1 ? "place" : "places");
+}
+
+sl_status sl_durable_verify(const sl_verify_options *options, sl_verify_result *out, sl_err *err)
+{
+    sl_verify *v = NULL;
+    *out = (sl_verify_result){0};
+    sl_status status = sl_mem_new(options->budget, 1, sizeof *v, "verification", &v, err);
+    if (status != SL_OK)
+        return status;
+    v->o = options;
+    v->result = out;
+    status = run(v, err);
+    give_memory(v);
+    sl_mem_free(options->budget, v);
+    return status;
+}

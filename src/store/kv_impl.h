@@ -1,0 +1,28 @@
+/* Inside the context: shared by kv.c and kv_durable.c. */
+#ifndef SL_KV_IMPL_H
+#define SL_KV_IMPL_H
+
+#include "store/durable.h"
+#include "store/kv.h"
+#include "store/kvfile.h"
+#include "store/parts.h"
+#include "store/stream.h"
+#include "store/writer.h"
+
+struct sl_kv {
+    sl_budget *budget;
+    sl_geom geom;
+    sl_kv_layer *layers;
+    char *dir;
+    sl_parts parts;
+    sl_kvfile file;
+    sl_stream *stream;
+    sl_writer *writer;
+    sl_durable *durable; /* borrowed; NULL: ephemeral */
+    bool keeps;          /* what is appended goes to the durable file */
+};
+
+/* Takes over what the durable file holds: whole parts as they lie, the open part and the tail by way of the writer. */
+sl_status sl_kv_load(sl_kv *kv, sl_err *err) SL_CHECK;
+
+#endif

@@ -1,0 +1,307 @@
+#!/usr/bin/env python3
+"""Context files from the command line: what survives a kill, what is refused, what a question sees.
+
+  tests/cli/run_contexts.py BUILD
+
+A small seeded model with 8 KiB of keys and values a token, a text of three segments. Kills at random moments of a prefill
+and of an extension, each followed by the same command until it is through: the file is byte for byte the one that was
+made in one go, and no resume computes more than one commit's tokens again. SLUICE_TEST_KILLS kills (default 16; half of
+them after a commit); SLUICE_TEST_SEED repeats them. Prints PASS or FAIL for each case.
+"""
+import hashlib
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+from tiny_gguf import Tiny  # noqa: E402
+
+WORDS = "the of and to in a is that it was for on with as his they be at one have this".split()
+COMMIT_TOKENS = 512
+failed = 0
+
+
+def report(name, problems):
+    global failed
+    failed += bool(problems)
+    print(f"{'FAIL' if problems else 'PASS'} {name}" + "".join(f"\n    {p}" for p in problems[:8]), flush=True)
+
+
+class Ground:
+    def __init__(self, program, folder):
+        self.program, self.folder = program, Path(folder)
+        self.model = self.folder / "model.gguf"
+        self.model.write_bytes(Tiny(wide=True).bytes())
+        draw = random.Random(5)
+        text = " ".join(draw.choice(WORDS) for _ in range(3600)).encode()
+        self.doc, self.more = self.folder / "doc.txt", self.folder / "more.txt"
+        self.doc.write_bytes(text[:9000])
+        self.more.write_bytes(text[9000:13000])
+
+    def argv(self, *argv):
+        return [self.program, *map(str, argv)]
+
+    def prefill(self, out, *files, commit=COMMIT_TOKENS, extra=()):
+        return self.argv("prefill", "-m", self.model, "-f", *files, "-o", out, "--kv", "f16", "--commit-tokens", commit,
+                         "--ram", "64M", "--json", "--allow-ram-dir", *extra)
+
+    def run(self, argv, code=0):
+        done = subprocess.run(argv, capture_output=True, stdin=subprocess.DEVNULL)
+        if code is not None and done.returncode != code:
+            raise RuntimeError(f"{' '.join(argv[1:])}: exit code {done.returncode}, expected {code}: "
+                               f"{done.stderr.decode(errors='replace')[-400:]}")
+        return done
+
+    def ask(self, *source, ram="64M", extra=()):
+        done = self.run(self.argv("run", "-m", self.model, *source, "-p", "what was that", "-n", 12, "--kv", "f16", "--ram",
+                                  ram, "--json", *extra))
+        return json.loads(done.stdout)
+
+
+def digest(path):
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+
+
+def kill_once(argv, moment):
+    """Starts the command and kills it at `moment` seconds; whether it was still running."""
+    child = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
+    try:
+        child.wait(moment)
+        return False
+    except subprocess.TimeoutExpired:
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+        return True
+
+
+def committed(ground, path):
+    if not Path(path).exists():
+        return None
+    done = ground.run(ground.argv("inspect", path, "--json"))
+    return json.loads(done.stdout)["tokens"]
+
+
+def kills(ground, draw, n_kills, name, start, files):
+    """start: a file to begin with (None: none); files: the texts."""
+    plain, torn = ground.folder / "plain.kv", ground.folder / "torn.kv"
+    problems, n_alive, n_after_commit = [], 0, 0
+    plain.unlink(missing_ok=True)
+    begun = time.monotonic()
+    ground.run(ground.prefill(plain, *files))
+    whole_s = time.monotonic() - begun
+    wanted = digest(plain)
+    while n_alive < n_kills and not problems:
+        torn.unlink(missing_ok=True)
+        if start:
+            torn.write_bytes(start.read_bytes())
+        before = committed(ground, torn) or 0
+        for _ in range(draw.randint(1, 4)):
+            n_alive += kill_once(ground.prefill(torn, *files), draw.uniform(0.0, whole_s))
+            now = committed(ground, torn)
+            checked = ground.run(ground.argv("verify", torn), code=None) if torn.exists() else None
+            if checked and checked.returncode != 0:
+                problems.append(f"verify after a kill: {checked.stdout.decode()} {checked.stderr.decode()}")
+            n_after_commit += now is not None and now > before
+            if (now or 0) < before:
+                problems.append(f"{now} tokens after a kill, {before} were committed before")
+            before = now or 0
+        done = ground.run(ground.prefill(torn, *files))
+        if done.stdout:
+            told = json.loads(done.stdout)
+            if told["tokens_kept"] != before or told["tokens_kept"] + told["tokens_recomputed"] != told["tokens"]:
+                problems.append(f"{before} tokens were committed: {told}")
+        if digest(torn) != wanted:
+            problems.append("the file differs from the one made in one go")
+    if n_after_commit < n_kills // 2:
+        problems.append(f"only {n_after_commit} of {n_alive} kills fell after a commit")
+    report(f"{name}: {n_alive} kills, {n_after_commit} after a commit, {whole_s:.2f} s in one go", problems)
+
+
+def restored_equals_fresh(ground):
+    problems = []
+    book = ground.folder / "book.kv"
+    ground.run(ground.prefill(book, ground.doc))
+    before = digest(book)
+    fresh = ground.ask("-f", ground.doc)
+    for threads in (1, 2, 3):
+        for ram in ("40M", "200M"):
+            kept = ground.ask("-c", book, ram=ram, extra=("--threads", threads))
+            if kept["tokens"] != fresh["tokens"]:
+                problems.append(f"threads {threads}, {ram}: {kept['tokens']}, fresh {fresh['tokens']}")
+            if kept["stored_tokens"] == 0 or kept["prompt_tokens"] + kept["stored_tokens"] != fresh["prompt_tokens"]:
+                problems.append(f"{kept['stored_tokens']} stored, {kept['prompt_tokens']} read, {fresh['prompt_tokens']} fresh")
+    if digest(book) != before:
+        problems.append("a question changed the file")
+    report("a question of a context file gives what it gives of the text", problems)
+    problems = []
+    chat = ground.folder / "chat.kv"
+    ground.run(ground.prefill(chat, ground.doc, extra=("--chat",)))
+    if ground.ask("-c", chat, extra=("--chat",))["tokens"] != ground.ask("-f", ground.doc, extra=("--chat",))["tokens"]:
+        problems.append("the tokens differ")
+    for source, extra in ((chat, ()), (book, ("--chat",))):
+        done = ground.run(ground.argv("run", "-m", ground.model, "-c", source, "-p", "x", *extra), code=3)
+        if b"--chat" not in done.stderr:
+            problems.append(done.stderr.decode())
+    report("prefill --chat and run -c --chat give what run -f --chat gives; a mixture is refused", problems)
+
+
+def refusals(ground):
+    book = ground.folder / "book.kv"
+    other = ground.folder / "other.gguf"
+    tiny = Tiny(wide=True)
+    tiny.meta["llama.rope.freq_base"] = (tiny.meta["llama.rope.freq_base"][0], 20000.0)
+    other.write_bytes(tiny.bytes())
+    cases = [
+        ("another text", ground.prefill(book, ground.more), 3, "holds another text: .* differ from token"),
+        ("another model", ground.argv("run", "-m", other, "-c", book, "-p", "x"), 3, "RoPE base.*10000.*20000"),
+        ("another cache type", [w if w != "f16" else "q8_0" for w in ground.prefill(book, ground.doc, ground.more)], 3, "holds f16"),
+        ("no such file", ground.argv("run", "-m", ground.model, "-c", "/nonexistent.kv", "-p", "x"), 1, "/nonexistent.kv"),
+        ("not a context", ground.argv("run", "-m", ground.model, "-c", ground.model, "-p", "x"), 4, "model.gguf"),
+        ("no question", ground.argv("run", "-m", ground.model, "-c", book), 2, "needs a question"),
+        ("document and context", ground.argv("run", "-m", ground.model, "-c", book, "-f", ground.doc, "-p", "x"), 2, "not both"),
+    ]
+    before = digest(book)
+    for name, argv, code, pattern in cases:
+        done = ground.run(argv, code=None)
+        text = done.stderr.decode(errors="replace")
+        problems = []
+        if done.returncode != code or not re.search(pattern, text):
+            problems.append(f"exit code {done.returncode}, expected {code}: {text[-300:]}")
+        if digest(book) != before:
+            problems.append("the context file changed")
+        report(f"refused: {name}", problems)
+
+
+def extension(ground, draw, n_kills):
+    book, both = ground.folder / "book.kv", ground.folder / "both.kv"
+    ground.run(ground.prefill(both, ground.doc, ground.more))
+    grown = ground.folder / "grown.kv"
+    grown.write_bytes(book.read_bytes())
+    done = json.loads(ground.run(ground.prefill(grown, ground.doc, ground.more)).stdout)
+    problems = [] if digest(grown) == digest(both) else ["the extended file differs from one made of both texts"]
+    if not 0 < done["tokens_kept"] < done["tokens"]:
+        problems.append(f"kept {done['tokens_kept']} of {done['tokens']}")
+    report("one more text extends a context", problems)
+    kills(ground, draw, n_kills, "kill -9 while a context is extended", book, (ground.doc, ground.more))
+
+
+def bytes_written(ground):
+    problems = []
+    for commit, share in ((4096, 1.05), (256, 1.25)):
+        path = ground.folder / "bytes.kv"
+        path.unlink(missing_ok=True)
+        told = json.loads(ground.run(ground.prefill(path, ground.doc, commit=commit)).stdout)
+        most = share * told["kv_bytes"] + (4 << 20)
+        if told["bytes_written"] > most:
+            problems.append(f"a commit every {commit} tokens: {told['bytes_written']} bytes, at most {most:.0f}")
+    report("what a prefill writes", problems)
+
+
+def sources(ground):
+    """Files however they are named give the same bytes; a folder is walked in byte order of names."""
+    problems = []
+    out = {name: ground.folder / f"source-{name}.kv" for name in "words options mixed stdin header folder parts".split()}
+    shelf = ground.folder / "shelf"
+    (shelf / "b").mkdir(parents=True)
+    for name, text in (("b/2.txt", "two of them"), ("a.txt", "the first"), ("Z.txt", "as it was"), (".hidden", "not this"),
+                       ("b/10.txt", "ten in all")):
+        (shelf / name).write_text(text)
+    (shelf / "link.txt").symlink_to(ground.doc)
+    order = [shelf / name for name in ("Z.txt", "a.txt", "b/10.txt", "b/2.txt")]
+    ground.run(ground.prefill(out["words"], ground.doc, ground.more, order[0]))
+    ground.run(ground.prefill(out["options"], ground.doc, extra=("-f", ground.more, "--file", order[0])))
+    ground.run(ground.prefill(out["mixed"], ground.doc, ground.more, extra=("-f", order[0])))
+    done = subprocess.run(ground.prefill(out["stdin"], ground.doc, "-", order[0]), capture_output=True,
+                          input=ground.more.read_bytes())
+    if done.returncode:
+        problems.append(done.stderr.decode())
+    if len({digest(out[name]) for name in ("words", "options", "mixed", "stdin")}) != 1:
+        problems.append("the files differ by how their texts were named")
+    told = json.loads(ground.run(ground.prefill(out["folder"], shelf, extra=("--file-header",))).stdout)
+    ground.run(ground.prefill(out["parts"], *order, extra=("--file-header",)))
+    if digest(out["folder"]) != digest(out["parts"]):
+        problems.append("a folder gives another file than its files in byte order")
+    text = "".join(f"\n{path}\n\n{path.read_text()}" for path in order)
+    stored = ground.run(ground.argv("export-text", "-m", ground.model, out["folder"])).stdout.decode(errors="replace")
+    if stored.strip() != text.strip():
+        problems.append(f"the text is {stored!r}, expected {text!r}")
+    inside = shelf / "book.kv"
+    ground.run(ground.prefill(inside, shelf, extra=("--file-header",)))
+    again = ground.run(ground.prefill(inside, shelf, extra=("--file-header",)))
+    if b"already" not in again.stderr or told["tokens"] == 0 or digest(inside) != digest(out["folder"]):
+        problems.append(f"a context file in its own folder: {again.stderr.decode()}")
+    report("texts: words, -f again and again, standard input, folders, headers", problems)
+
+
+def room(ground):
+    problems = []
+    path = ground.folder / "room.kv"
+    done = ground.run(ground.prefill(path, ground.doc, extra=("--max-disk", "1M")), code=3)
+    if not re.search(rb"room.kv.* take .*--max-disk allows 1.00 MiB", done.stderr) or path.exists():
+        problems.append(done.stderr.decode())
+    told = json.loads(ground.run(ground.prefill(path, ground.doc, extra=("--drive-tb", "300"))).stdout)
+    if abs(told["drive_share"] * 300e12 / told["bytes_written"] - 1) > 1e-6:
+        problems.append(str(told))
+    most = path.stat().st_blocks * 512
+    path.unlink()
+    done = ground.run(ground.prefill(path, ground.doc, extra=("--max-disk", most + (3 << 20))), code=None)
+    if done.returncode or path.stat().st_blocks * 512 > most + (3 << 20): # commits come on top, until it is finished
+        problems.append(f"{most} bytes were enough: {done.stderr.decode()}")
+    report("disk: --max-disk, --drive-tb", problems)
+
+
+def interrupted(ground):
+    problems = []
+    plain, path = ground.folder / "plain.kv", ground.folder / "interrupted.kv"
+    plain.unlink(missing_ok=True)
+    begun = time.monotonic()
+    ground.run(ground.prefill(plain, ground.doc, commit=64))
+    whole_s = time.monotonic() - begun
+    n_hits = 0
+    for share in (0.3, 0.5, 0.7, 0.4, 0.6):
+        path.unlink(missing_ok=True)
+        child = subprocess.Popen(ground.prefill(path, ground.doc, commit=64), stdout=subprocess.PIPE,
+                                 stderr=subprocess.PIPE, stdin=subprocess.DEVNULL)
+        time.sleep(share * whole_s)
+        child.send_signal(signal.SIGINT)
+        words = child.communicate()[1].decode()
+        if child.returncode == 0:
+            continue
+        n_hits += 1
+        before = committed(ground, path) or 0
+        if child.returncode not in (130, -signal.SIGINT) or (child.returncode == 130 and before and "committed" not in words):
+            problems.append(f"exit code {child.returncode}: {words}")
+        told = json.loads(ground.run(ground.prefill(path, ground.doc, commit=64)).stdout)
+        if told["tokens_kept"] != before or digest(path) != digest(plain):
+            problems.append(f"{before} tokens were committed: {told}")
+    if n_hits == 0:
+        problems.append("every run was through before it was interrupted")
+    report(f"Ctrl-C keeps what is committed: {n_hits} times", problems)
+
+
+def main():
+    seed = int(os.environ.get("SLUICE_TEST_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 32)
+    n_kills = int(os.environ.get("SLUICE_TEST_KILLS", "16"))
+    print(f"seed {seed}")
+    draw = random.Random(seed)
+    with tempfile.TemporaryDirectory(dir=os.environ.get("SLUICE_TEST_DIR", "/var/tmp")) as folder:
+        ground = Ground(str(Path(sys.argv[1]).resolve() / "sluice"), folder)
+        restored_equals_fresh(ground)
+        refusals(ground)
+        bytes_written(ground)
+        sources(ground)
+        room(ground)
+        interrupted(ground)
+        kills(ground, draw, n_kills // 2, "kill -9 during a prefill", None, (ground.doc,))
+        extension(ground, draw, n_kills // 2)
+    return failed > 0
+
+
+sys.exit(main())
