@@ -184,11 +184,10 @@ typedef struct product {
 typedef struct product_work {
     const sl_graph *graph;
     const product *products;
-    size_t n_products;
     const float *x;
     size_t x_stride, n_rows;
-    size_t panels_per_item;
-    size_t n_items[3]; /* of each product */
+    size_t item_outputs; /* of a matrix; whole panels */
+    size_t n_items[3];   /* of each product */
 } product_work;
 
 static void product_item(void *arg, size_t item, size_t worker)
@@ -199,7 +198,7 @@ static void product_item(void *arg, size_t item, size_t worker)
     while (item >= work->n_items[p])
         item -= work->n_items[p++];
     const sl_matrix *matrix = work->products[p].matrix;
-    size_t first = item * work->panels_per_item * SL_PANEL, n = work->panels_per_item * SL_PANEL;
+    size_t n = work->item_outputs, first = item * n;
     sl_gemm_args args = {
         .packed = matrix->packed,
         .n_out = matrix->n_out,
@@ -220,15 +219,16 @@ static void product_item(void *arg, size_t item, size_t worker)
 static void multiply(const sl_graph *graph, const float *x, size_t x_stride, size_t n_rows, const product *products,
                      size_t n_products)
 {
-    product_work work = {graph, products, n_products, x, x_stride, n_rows, 0, {0}};
+    product_work work = {graph, products, x, x_stride, n_rows, 0, {0}};
     size_t n_panels = 0, n_items = 0;
     for (size_t i = 0; i < n_products; i++)
         n_panels += (products[i].matrix->n_out + SL_PANEL - 1) / SL_PANEL;
-    size_t pair = n_rows < SL_LANES ? 1 : 2; /* many rows: fewer pieces, and pairs of panels, as kernels take them */
-    work.panels_per_item = pair * (n_panels / pair / (8 / pair * sl_pool_threads(graph->options.pool)) + 1);
+    /* Many rows: fewer, larger pieces, in pairs of panels as the kernels take them; what a call sets up costs less. */
+    const bool many = n_rows >= SL_LANES;
+    size_t panels = n_panels / ((many ? 4 : 8) * sl_pool_threads(graph->options.pool)) + 1;
+    work.item_outputs = (many ? (panels + 1) / 2 * 2 : panels) * SL_PANEL;
     for (size_t i = 0; i < n_products; i++) {
-        size_t panels = (products[i].matrix->n_out + SL_PANEL - 1) / SL_PANEL;
-        work.n_items[i] = (panels + work.panels_per_item - 1) / work.panels_per_item;
+        work.n_items[i] = (products[i].matrix->n_out + work.item_outputs - 1) / work.item_outputs;
         n_items += work.n_items[i];
     }
     sl_pool_run(graph->options.pool, n_items, product_item, &work);
