@@ -5,7 +5,7 @@
 
 A small seeded model with 8 KiB of keys and values a token, a text of three segments. Kills at random moments of a prefill
 and of an extension, each followed by the same command until it is through: the file is byte for byte the one that was
-made in one go, and no resume computes more than one commit's tokens again. SLUICE_TEST_KILLS kills (default 16; half of
+made in one go, and no resume computes more than one commit's tokens again. SLUICE_TEST_KILLS kills (default 8; half of
 them after a commit); SLUICE_TEST_SEED repeats them. Prints PASS or FAIL for each case.
 """
 import hashlib
@@ -42,8 +42,8 @@ class Ground:
         draw = random.Random(5)
         text = " ".join(draw.choice(WORDS) for _ in range(3600)).encode()
         self.doc, self.more = self.folder / "doc.txt", self.folder / "more.txt"
-        self.doc.write_bytes(text[:9000])
-        self.more.write_bytes(text[9000:13000])
+        self.doc.write_bytes(text[:5200])
+        self.more.write_bytes(text[5200:9000])
 
     def argv(self, *argv):
         return [self.program, *map(str, argv)]
@@ -288,7 +288,7 @@ def interrupted(ground):
 
 def main():
     seed = int(os.environ.get("SLUICE_TEST_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 32)
-    n_kills = int(os.environ.get("SLUICE_TEST_KILLS", "16"))
+    n_kills = int(os.environ.get("SLUICE_TEST_KILLS", "8"))
     print(f"seed {seed}")
     draw = random.Random(seed)
     with tempfile.TemporaryDirectory(dir=os.environ.get("SLUICE_TEST_DIR", "/var/tmp")) as folder:
