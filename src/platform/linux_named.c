@@ -10,9 +10,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "platform/linux_impl.h"
+
+enum { NO_REPLACE = 1 }; /* RENAME_NOREPLACE of renameat2(2), which some C libraries have no function for */
 
 /* The folder of a path, as a string of its own; NULL: no memory. */
 static char *folder_of(const char *path)
@@ -176,8 +179,8 @@ int sl_linux_publish(sl_file *file, const char *path, bool replace)
     else if (!file->temp_path)
         cause = name_unnamed(file->fd, path);
     if (cause == 0 && file->temp_path) {
-        unsigned flags = replace ? 0 : RENAME_NOREPLACE;
-        cause = renameat2(AT_FDCWD, file->temp_path, AT_FDCWD, path, flags) != 0 ? errno : 0;
+        unsigned flags = replace ? 0 : NO_REPLACE;
+        cause = syscall(SYS_renameat2, AT_FDCWD, file->temp_path, AT_FDCWD, path, flags) != 0 ? errno : 0;
         if (cause == EINVAL && !replace) /* a file system without the flag: link refuses what exists */
             cause = link(file->temp_path, path) != 0 ? errno : unlink(file->temp_path) != 0 ? errno : 0;
         if (cause == 0) {
