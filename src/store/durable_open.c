@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "store/durable_impl.h"
 
@@ -336,7 +337,7 @@ sl_status sl_durable_open_file(sl_durable *d, uint64_t *size, sl_err *err)
         d->vfs->open_named(d->vfs, d->path, o->for_writing, !o->force_buffered, &d->file, &d->is_direct, err);
     if (status != SL_OK)
         return status;
-    int failed = o->for_writing ? d->vfs->lock(d->file) : 0;
+    int failed = o->for_writing ? lock(d) : 0;
     if (failed == -EAGAIN)
         return sl_err_set(err, SL_REFUSED, "%s: another process is writing it", d->path);
     if (failed != 0)
@@ -349,6 +350,20 @@ sl_status sl_durable_open_file(sl_durable *d, uint64_t *size, sl_err *err)
                           found);
     *size = (uint64_t)found;
     return try_direct(d, err);
+}
+
+/* 0 or -errno. A writer that was killed can hold the lock a moment longer than it lives: its queue of reads, which knows
+ * the file, is taken apart by the system afterwards. */
+static int lock(const sl_durable *d)
+{
+    enum { TRIES = 100 };
+    const struct timespec pause = {0, 20000000};
+    int failed = d->vfs->lock(d->file);
+    for (int i = 1; i < TRIES && failed == -EAGAIN; i++) {
+        nanosleep(&pause, NULL);
+        failed = d->vfs->lock(d->file);
+    }
+    return failed;
 }
 
 sl_status sl_durable_read_all(sl_durable *d, sl_err *err)
