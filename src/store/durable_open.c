@@ -330,6 +330,20 @@ static sl_status try_direct(sl_durable *d, sl_err *err)
     return SL_OK;
 }
 
+/* 0 or -errno. A writer that was killed can hold the lock a moment longer than it lives: its queue of reads, which knows
+ * the file, is taken apart by the system afterwards. */
+static int lock(const sl_durable *d)
+{
+    enum { TRIES = 100 };
+    const struct timespec pause = {0, 20000000};
+    int failed = d->vfs->lock(d->file);
+    for (int i = 1; i < TRIES && failed == -EAGAIN; i++) {
+        nanosleep(&pause, NULL);
+        failed = d->vfs->lock(d->file);
+    }
+    return failed;
+}
+
 sl_status sl_durable_open_file(sl_durable *d, uint64_t *size, sl_err *err)
 {
     const sl_durable_options *o = &d->options;
@@ -350,20 +364,6 @@ sl_status sl_durable_open_file(sl_durable *d, uint64_t *size, sl_err *err)
                           found);
     *size = (uint64_t)found;
     return try_direct(d, err);
-}
-
-/* 0 or -errno. A writer that was killed can hold the lock a moment longer than it lives: its queue of reads, which knows
- * the file, is taken apart by the system afterwards. */
-static int lock(const sl_durable *d)
-{
-    enum { TRIES = 100 };
-    const struct timespec pause = {0, 20000000};
-    int failed = d->vfs->lock(d->file);
-    for (int i = 1; i < TRIES && failed == -EAGAIN; i++) {
-        nanosleep(&pause, NULL);
-        failed = d->vfs->lock(d->file);
-    }
-    return failed;
 }
 
 sl_status sl_durable_read_all(sl_durable *d, sl_err *err)
