@@ -330,8 +330,8 @@ static sl_status try_direct(sl_durable *d, sl_err *err)
     return SL_OK;
 }
 
-/* 0 or -errno. A writer that was killed can hold the lock a moment longer than it lives: its queue of reads, which knows
- * the file, is taken apart by the system afterwards. */
+/* 0 or -errno. A writer that was killed can hold the lock a moment longer than it lives: its queue of reads, which
+ * knows the file, is taken apart by the system afterwards. */
 static int lock(const sl_durable *d)
 {
     enum { TRIES = 100 };
