@@ -259,9 +259,9 @@ static unsigned packed_value(sl_wtype type, const uint8_t *group, size_t w, size
     unsigned byte = group[(e / 8 * w + j) * 4 + e % 4], value = e % 8 < 4 ? byte & 15u : byte >> 4;
     const uint8_t *high = group + LOW_BYTES * w;
     if (WTYPES[type].group_bytes == FIVE_BITS)
-        value |= (high[j * 4 + e % 4] >> e / 4 & 1u) << 4;
+        value |= ((unsigned)high[j * 4 + e % 4] >> e / 4 & 1u) << 4;
     if (WTYPES[type].group_bytes == SIX_BITS)
-        value |= (high[(e / 16 * w + j) * 4 + e % 4] >> e % 16 / 4 * 2 & 3u) << 4;
+        value |= ((unsigned)high[(e / 16 * w + j) * 4 + e % 4] >> e % 16 / 4 * 2 & 3u) << 4;
     return value;
 }
 
