@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "platform/linux_impl.h"
+#include "platform/os.h"
 
 enum { NO_REPLACE = 1 }; /* RENAME_NOREPLACE of renameat2(2), which some C libraries have no function for */
 
@@ -189,6 +190,12 @@ int sl_linux_publish(sl_file *file, const char *path, bool replace)
         }
     }
     return cause == 0 ? -sync_folder(path) : -cause;
+}
+
+sl_status sl_os_rename(const char *from, const char *to, sl_err *err)
+{
+    int cause = rename(from, to) != 0 ? errno : sync_folder(to);
+    return cause == 0 ? SL_OK : sl_err_set_errno(err, SL_FAILED, cause, "%s: cannot be named %s", from, to);
 }
 
 int sl_linux_sync(sl_file *file)

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "platform/macos_impl.h"
+#include "platform/os.h"
 
 /* Takes the descriptor over; on error it is closed. */
 static sl_status wrap(int fd, const char *path, bool direct, sl_file **out, bool *is_direct, sl_err *err)
@@ -156,6 +157,12 @@ int sl_macos_publish(sl_file *file, const char *path, bool replace)
     free(file->temp_path);
     file->temp_path = NULL;
     return -sync_folder(path);
+}
+
+sl_status sl_os_rename(const char *from, const char *to, sl_err *err)
+{
+    int cause = rename(from, to) != 0 ? errno : sync_folder(to);
+    return cause == 0 ? SL_OK : sl_err_set_errno(err, SL_FAILED, cause, "%s: cannot be named %s", from, to);
 }
 
 int sl_macos_sync(sl_file *file)

@@ -40,4 +40,8 @@ sl_status sl_os_note_save(const char *folder, const char *name, const char *text
 enum { SL_OS_DEVICE_NAME_BYTES = 80 };
 bool sl_os_device_name(const char *dir, char out[SL_OS_DEVICE_NAME_BYTES]);
 
+/* Gives a file another name in the same folder, in place of a file that has it: at every moment the name is the one
+ * file's or the other's. On the disk when it returns SL_OK. */
+sl_status sl_os_rename(const char *from, const char *to, sl_err *err) SL_CHECK;
+
 #endif
