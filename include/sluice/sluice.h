@@ -72,6 +72,11 @@ void sl_tokens_free(sl_engine *engine, sl_tokens *tokens);
 sl_status sl_engine_tokenize(sl_engine *engine, const char *text, size_t size, bool special, sl_tokens *out,
                              uint64_t *n_dropped, sl_err *err);
 
+/* Token ids back to bytes, piece by piece, in order; special: control tokens' spelling too; ids that the
+ * vocabulary lacks are nothing. `take` returns false to cancel. */
+sl_status sl_engine_detokenize(const sl_engine *engine, const int32_t *ids, size_t n, bool special,
+                               bool (*take)(void *arg, const char *bytes, size_t size), void *arg, sl_err *err);
+
 /* The prompt: BOS if the model file says so, template head, document, blank line and question, template tail, each
  * tokenised apart; special tokens come from the template only. NULL document or question: absent. */
 typedef struct sl_prompt {
@@ -291,15 +296,35 @@ typedef struct sl_store_info {
 } sl_store_info;
 void sl_store_get_info(const sl_store *store, sl_store_info *out);
 
+/* Whether the file holds the bits that a context of these options (of the engine that it was opened with) would have:
+ * SL_REFUSED names the first difference with both values. */
+sl_status sl_store_match(const sl_store *store, const sl_context_options *options, sl_err *err);
+
 /* What a context file takes on its disk. */
 typedef struct sl_store_space {
     uint64_t file_bytes;    /* with that many tokens, at its largest */
     uint64_t present_bytes; /* what is on the disk of it now; 0: there is no such file */
     uint64_t free_bytes;    /* of its file system; UINT64_MAX: it does not count them */
+    uint64_t written_bytes; /* by sl_context_keep, about: commits that time forces come on top */
 } sl_store_space;
-/* For a context of this engine and these options (its type) in `path`, which may not exist. */
+/* For a context of this engine and these options in `path`, which may not exist (NULL: only what does not depend on
+ * it). Used of the options: cache, commit_tokens, store (whose tokens need not be written). */
 sl_status sl_store_get_space(sl_engine *engine, const char *path, const sl_context_options *options, uint64_t n_tokens,
                              sl_store_space *out, sl_err *err);
+
+/* What a file took over from another. */
+typedef struct sl_store_shared {
+    uint64_t n_tokens; /* that it has now: whole segments */
+    uint64_t shared_bytes, copied_bytes; /* on the disk once for both files; written anew */
+} sl_store_shared;
+/* `to`, a new file that holds nothing yet, takes over the whole segments of the first n_tokens of `from`, which has the
+ * same identity and type: by reference where the file system can, else as a copy whose checksums are verified. They
+ * then are committed. */
+sl_status sl_store_share(sl_store *to, const sl_store *from, uint64_t n_tokens, sl_store_shared *out, sl_err *err);
+/* A finished file, open for writing, gets the name `path` in its folder, in place of a file that has it (and that the
+ * caller should have open for writing, too): at every moment the name is one file's or the other's. On the disk when it
+ * returns. `store` can only be closed afterwards. */
+sl_status sl_store_rename(sl_store *store, const char *path, sl_err *err);
 
 /* The stored tokens back to bytes, piece by piece, in order; special: control tokens' spelling too. `take` returns
  * false to cancel. SL_REFUSED when the store was opened with an engine of another tokenizer; SL_USAGE with none. */

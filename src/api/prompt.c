@@ -150,6 +150,17 @@ sl_status sl_engine_tokenize(sl_engine *engine, const char *text, size_t size, b
     return encode(engine, text, size, special, out, n_dropped, err);
 }
 
+sl_status sl_engine_detokenize(const sl_engine *engine, const int32_t *ids, size_t n, bool special,
+                               bool (*take)(void *arg, const char *bytes, size_t size), void *arg, sl_err *err)
+{
+    for (size_t i = 0; i < n; i++) {
+        sl_tok_text bytes = sl_tok_bytes(engine->tok, ids[i], special);
+        if (bytes.size > 0 && !take(arg, bytes.data, bytes.size))
+            return sl_err_set(err, SL_CANCELLED, "interrupted");
+    }
+    return SL_OK;
+}
+
 void sl_tokens_free(sl_engine *engine, sl_tokens *tokens)
 {
     sl_ids ids = {tokens->ids, tokens->n, tokens->cap};

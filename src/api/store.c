@@ -6,7 +6,6 @@
 #include <sys/stat.h>
 
 #include "base/hash.h"
-#include "platform/os.h"
 
 void sl_store_identity(const sl_engine *engine, const sl_context_options *o, sl_identity *out)
 {
@@ -31,16 +30,13 @@ void sl_store_identity(const sl_engine *engine, const sl_context_options *o, sl_
     strncpy(out->name, name, SL_FORMAT_NAME_BYTES);
 }
 
-sl_status sl_store_check(const sl_engine *engine, const sl_context_options *o, sl_err *err)
+sl_status sl_store_match(const sl_store *store, const sl_context_options *o, sl_err *err)
 {
-    const sl_store *store = o->store;
-    if (store->engine != engine)
-        return sl_err_set(err, SL_USAGE, "%s: opened for another engine", sl_durable_name(store->durable));
-    if (store->in_use)
-        return sl_err_set(err, SL_USAGE, "%s: another context has it", sl_durable_name(store->durable));
     sl_identity wanted;
     sl_err why;
-    sl_store_identity(engine, o, &wanted);
+    if (!store->engine)
+        return sl_err_set(err, SL_USAGE, "%s: opened for looking only", sl_durable_name(store->durable));
+    sl_store_identity(store->engine, o, &wanted);
     sl_status status = sl_identity_compare(sl_durable_identity(store->durable), &wanted, &why);
     if (status != SL_OK)
         return sl_err_set(err, status, "%s: %s", sl_durable_name(store->durable), why.text);
@@ -51,6 +47,16 @@ sl_status sl_store_check(const sl_engine *engine, const sl_context_options *o, s
         return sl_err_set(err, SL_REFUSED, "%s: it holds %s, %s was asked for", sl_durable_name(store->durable),
                           types[stored], types[type]);
     return SL_OK;
+}
+
+sl_status sl_store_check(const sl_engine *engine, const sl_context_options *o, sl_err *err)
+{
+    const sl_store *store = o->store;
+    if (store->engine != engine)
+        return sl_err_set(err, SL_USAGE, "%s: opened for another engine", sl_durable_name(store->durable));
+    if (store->in_use)
+        return sl_err_set(err, SL_USAGE, "%s: another context has it", sl_durable_name(store->durable));
+    return sl_store_match(store, o, err);
 }
 
 static sl_status new_store(sl_engine *engine, sl_store **out, sl_err *err)
@@ -73,6 +79,26 @@ static sl_durable_options durable_options(sl_store *store, const char *path, uin
     return options;
 }
 
+/* While a writer waits for the lock, the name may go to another file (sl_store_rename): that one is meant then, and
+ * the one that was opened has no name any more. */
+static sl_status open_durable(const sl_durable_options *options, sl_durable **out, sl_err *err)
+{
+    enum { TRIES = 4 };
+    for (int i = 0; i < TRIES; i++) {
+        struct stat before, after;
+        bool was_there = stat(options->path, &before) == 0;
+        sl_status status = sl_durable_open(options, out, err);
+        if (status != SL_OK || !options->for_writing)
+            return status;
+        if (was_there && stat(options->path, &after) == 0 && after.st_dev == before.st_dev &&
+            after.st_ino == before.st_ino)
+            return SL_OK;
+        sl_durable_close(*out);
+        *out = NULL;
+    }
+    return sl_err_set(err, SL_REFUSED, "%s: its name keeps going to other files", options->path);
+}
+
 sl_status sl_store_open(sl_engine *engine, const sl_store_options *o, sl_store **out, sl_err *err)
 {
     sl_store *store = NULL;
@@ -83,7 +109,7 @@ sl_status sl_store_open(sl_engine *engine, const sl_store_options *o, sl_store *
     sl_durable_options options = durable_options(store, o->path, o->max_tokens);
     options.for_writing = o->for_writing;
     options.force_buffered = o->buffered;
-    status = sl_durable_open(&options, &store->durable, err);
+    status = open_durable(&options, &store->durable, err);
     if (status != SL_OK) {
         sl_store_close(store);
         return status;
@@ -92,8 +118,7 @@ sl_status sl_store_open(sl_engine *engine, const sl_store_options *o, sl_store *
     return SL_OK;
 }
 
-/* Freed by the caller; NULL: no memory. */
-static sl_kv_layer *layers_of(sl_engine *engine, sl_err *err)
+sl_kv_layer *sl_store_layers(sl_engine *engine, sl_err *err)
 {
     sl_kv_layer *layers = NULL;
     if (sl_mem_new(&engine->budget, engine->hp.n_layers, sizeof *layers, "geometry", &layers, err) != SL_OK)
@@ -103,47 +128,9 @@ static sl_kv_layer *layers_of(sl_engine *engine, sl_err *err)
     return layers;
 }
 
-static sl_geom geom_of(const sl_engine *engine, const sl_context_options *o, const sl_kv_layer *layers)
+sl_geom sl_store_geom(const sl_engine *engine, const sl_context_options *o, const sl_kv_layer *layers)
 {
     return (sl_geom){o->cache == SL_CACHE_F16 ? SL_KV_TYPE_F16 : SL_KV_TYPE_Q8_0, engine->hp.n_layers, layers};
-}
-
-/* Whole segments, and of the last one its blocks as far as they are filled. */
-static uint64_t file_bytes(const sl_geom *geom, uint64_t n_tokens)
-{
-    const sl_layout layout = sl_layout_of(geom);
-    uint64_t bytes = sl_layout_segment_off(&layout, n_tokens / SL_SEGMENT_TOKENS);
-    uint64_t n_last = n_tokens % SL_SEGMENT_TOKENS;
-    if (n_last == 0)
-        return bytes;
-    for (uint32_t i = 0; i < geom->n_layers; i++) {
-        uint64_t block = (n_last + SL_TILE - 1) / SL_TILE * sl_geom_group_bytes(geom, i);
-        bytes += (block + SL_SECTOR_BYTES - 1) / SL_SECTOR_BYTES * SL_SECTOR_BYTES;
-    }
-    return bytes + 2 * layout.record_bytes;
-}
-
-sl_status sl_store_get_space(sl_engine *engine, const char *path, const sl_context_options *options, uint64_t n_tokens,
-                             sl_store_space *out, sl_err *err)
-{
-    enum { STAT_BLOCK = 512 };
-    memset(out, 0, sizeof *out);
-    sl_kv_layer *layers = layers_of(engine, err);
-    if (!layers)
-        return SL_FAILED;
-    const sl_geom geom = geom_of(engine, options, layers);
-    out->file_bytes = file_bytes(&geom, n_tokens);
-    sl_mem_free(&engine->budget, layers);
-    struct stat info;
-    if (stat(path, &info) == 0)
-        out->present_bytes = (uint64_t)info.st_blocks * STAT_BLOCK;
-    const char *slash = strrchr(path, '/');
-    char *folder = !slash ? strdup(".") : slash == path ? strdup("/") : strndup(path, (size_t)(slash - path));
-    if (!folder)
-        return sl_err_set(err, SL_FAILED, "out of memory: %s", path);
-    sl_status status = sl_os_disk_free(folder, &out->free_bytes, err);
-    free(folder);
-    return status;
 }
 
 sl_status sl_store_create(sl_engine *engine, const char *path, const sl_context_options *o, sl_store **out, sl_err *err)
@@ -153,10 +140,10 @@ sl_status sl_store_create(sl_engine *engine, const char *path, const sl_context_
     if (!engine->weights || engine->options.plan_only)
         return sl_err_set(err, SL_USAGE, "a context file is made with a model that is loaded");
     sl_status status = new_store(engine, &store, err);
-    sl_kv_layer *layers = status == SL_OK ? layers_of(engine, err) : NULL;
+    sl_kv_layer *layers = status == SL_OK ? sl_store_layers(engine, err) : NULL;
     if (status == SL_OK && !layers)
         status = SL_FAILED;
-    const sl_geom geom = geom_of(engine, o, layers);
+    const sl_geom geom = sl_store_geom(engine, o, layers);
     if (status == SL_OK) {
         sl_identity identity;
         sl_store_identity(engine, o, &identity);

@@ -18,4 +18,8 @@ void sl_store_identity(const sl_engine *engine, const sl_context_options *option
 /* Before a context takes the file: same engine, same identity, open for writing if it is to be kept. */
 sl_status sl_store_check(const sl_engine *engine, const sl_context_options *options, sl_err *err) SL_CHECK;
 
+/* [n_layers], freed by the caller from the engine's budget; NULL: no memory. Of what a context of these options has. */
+sl_kv_layer *sl_store_layers(sl_engine *engine, sl_err *err);
+sl_geom sl_store_geom(const sl_engine *engine, const sl_context_options *options, const sl_kv_layer *layers);
+
 #endif

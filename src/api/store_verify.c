@@ -45,12 +45,6 @@ sl_status sl_store_get_text(const sl_store *store, bool special,
         return sl_err_set(err, SL_REFUSED, "%s: tokenizer %016llx, the model has %016llx",
                           sl_durable_name(store->durable), (unsigned long long)identity->tokenizer,
                           (unsigned long long)store->engine->tok_fingerprint);
-    uint64_t n_tokens = sl_durable_get(store->durable).n_tokens;
-    const int32_t *ids = sl_durable_ids(store->durable);
-    for (uint64_t i = 0; i < n_tokens; i++) {
-        sl_tok_text bytes = sl_tok_bytes(store->engine->tok, ids[i], special);
-        if (bytes.size > 0 && !take(arg, bytes.data, bytes.size))
-            return sl_err_set(err, SL_CANCELLED, "interrupted");
-    }
-    return SL_OK;
+    return sl_engine_detokenize(store->engine, sl_durable_ids(store->durable),
+                                (size_t)sl_durable_get(store->durable).n_tokens, special, take, arg, err);
 }

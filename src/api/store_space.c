@@ -1,0 +1,92 @@
+/* What a context file takes on its disk, and what making it writes. */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "api/store.h"
+#include "platform/os.h"
+
+enum { STAT_BLOCK = 512, END_RECORDS = 2 };
+
+static uint64_t up_sector(uint64_t bytes)
+{
+    return (bytes + SL_SECTOR_BYTES - 1) / SL_SECTOR_BYTES * SL_SECTOR_BYTES;
+}
+
+/* Whole segments, and of the last one its blocks as far as they are filled. The commit areas count with all their room
+ * from the beginning, so that no commit comes on top. */
+static uint64_t file_bytes(const sl_geom *geom, uint64_t n_tokens)
+{
+    const sl_layout layout = sl_layout_of(geom);
+    uint64_t bytes = sl_layout_segment_off(&layout, n_tokens / SL_SEGMENT_TOKENS) + END_RECORDS * SL_SECTOR_BYTES;
+    uint64_t n_last = n_tokens % SL_SEGMENT_TOKENS;
+    if (n_last == 0)
+        return bytes;
+    for (uint32_t i = 0; i < geom->n_layers; i++)
+        bytes += up_sector((n_last + SL_TILE - 1) / SL_TILE * sl_geom_group_bytes(geom, i));
+    return bytes + 2 * layout.record_bytes;
+}
+
+/* A file system's own blocks for so many bytes: the tables that say where pieces lie (one block of 4 KiB for some 300
+ * pieces, of which a layer's block is one or two). */
+static uint64_t with_tables(uint64_t bytes)
+{
+    return bytes + bytes / 2048 + 16 * SL_SECTOR_BYTES;
+}
+
+/* Records, twice each, while tokens [from, to) of one segment come in: a commit every `step` of them. */
+static uint64_t segment_commits(const sl_geom *geom, uint64_t from, uint64_t to, uint64_t step)
+{
+    const sl_layout layout = sl_layout_of(geom);
+    uint64_t bytes = 2 * layout.record_bytes;
+    for (uint64_t at = from + step; at < to; at += step)
+        bytes += 2 * up_sector(sl_commit_record_bytes(geom, at));
+    return to < SL_SEGMENT_TOKENS ? bytes + 2 * up_sector(sl_commit_record_bytes(geom, to)) : bytes;
+}
+
+static uint64_t written_bytes(const sl_geom *geom, uint64_t from, uint64_t to, uint64_t step)
+{
+    if (from >= to)
+        return 0;
+    uint64_t first = from / SL_SEGMENT_TOKENS, last = to / SL_SEGMENT_TOKENS;
+    uint64_t bytes = (to - from) * sl_geom_token_bytes(geom);
+    /* once: the beginning or the areas, and at the end the last tiles and their rest of a sector */
+    bytes += 2 * sl_layout_of(geom).superblock_bytes + (uint64_t)geom->n_layers * SL_SECTOR_BYTES;
+    if (first == last)
+        return bytes + segment_commits(geom, from % SL_SEGMENT_TOKENS, to % SL_SEGMENT_TOKENS, step);
+    bytes += segment_commits(geom, from % SL_SEGMENT_TOKENS, SL_SEGMENT_TOKENS, step);
+    bytes += (last - first - 1) * segment_commits(geom, 0, SL_SEGMENT_TOKENS, step);
+    return to % SL_SEGMENT_TOKENS == 0 ? bytes : bytes + segment_commits(geom, 0, to % SL_SEGMENT_TOKENS, step);
+}
+
+/* Of the file system that `path` lies or would lie on. */
+static sl_status find_free(const char *path, uint64_t *out, sl_err *err)
+{
+    const char *slash = strrchr(path, '/');
+    char *folder = !slash ? strdup(".") : slash == path ? strdup("/") : strndup(path, (size_t)(slash - path));
+    if (!folder)
+        return sl_err_set(err, SL_FAILED, "out of memory: %s", path);
+    sl_status status = sl_os_disk_free(folder, out, err);
+    free(folder);
+    return status;
+}
+
+sl_status sl_store_get_space(sl_engine *engine, const char *path, const sl_context_options *options, uint64_t n_tokens,
+                             sl_store_space *out, sl_err *err)
+{
+    memset(out, 0, sizeof *out);
+    sl_kv_layer *layers = sl_store_layers(engine, err);
+    if (!layers)
+        return SL_FAILED;
+    const sl_geom geom = sl_store_geom(engine, options, layers);
+    uint64_t have = options->store ? sl_durable_get(options->store->durable).n_tokens : 0;
+    uint64_t step = options->commit_tokens > 0 ? options->commit_tokens : SL_SEGMENT_TOKENS;
+    out->file_bytes = with_tables(file_bytes(&geom, n_tokens));
+    out->written_bytes = written_bytes(&geom, have, n_tokens, step);
+    out->free_bytes = UINT64_MAX;
+    sl_mem_free(&engine->budget, layers);
+    struct stat info;
+    if (path && stat(path, &info) == 0)
+        out->present_bytes = (uint64_t)info.st_blocks * STAT_BLOCK;
+    return path ? find_free(path, &out->free_bytes, err) : SL_OK;
+}
