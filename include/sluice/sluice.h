@@ -2,7 +2,7 @@
  * by direct I/O, and attention over it is exact.
  *
  *   sl_engine     a model file opened for computing: weights, tokenizer, threads, the memory budget
- *   sl_context    one text: fed, then continued
+ *   sl_context    one text: fed, then continued; or a conversation: fed, continued, fed again, taken back
  *
  * Every fallible function returns sl_status and fills `err` (may be NULL) with one line. The library prints nothing
  * and never exits. Sizes in bytes unless the name says tokens. Callbacks run on the calling thread.
@@ -121,7 +121,12 @@ typedef struct sl_context_options {
     /* A context file whose tokens the context starts with; prompt_tokens then come on top. Borrowed: closed after the
      * context. NULL: none. keep: for sl_context_keep; else the file stays as it is. */
     sl_store *store;
+    size_t store_tokens; /* of the file's, only the first so many; 0: all. Not with keep */
     bool keep;
+    /* Feeding and generating may alternate, and sl_context_rewind takes back. prompt_tokens is then all that will be
+     * fed and predict_tokens the most of one answer; together they are what the context may grow by, as far as the
+     * model was trained for it. Memory is planned for both: what the window uses does not pass to resident parts. */
+    bool talk;
     bool store_chat;        /* the file's text is a chat template's head and a document (part of its identity) */
     double commit_seconds;  /* of work between two commits at most; 0: 60 */
     size_t commit_tokens;   /* likewise; 0: 4096 */
@@ -164,22 +169,31 @@ typedef struct sl_estimate {
 sl_status sl_engine_plan(sl_engine *engine, const sl_context_options *options, size_t rows, sl_plan *plan,
                          sl_estimate *estimate, sl_err *err);
 
-/* Plans, checks memory and disk, makes an ephemeral context: fed once or more, then generated from once; or scored
- * once. Calls out of this order are SL_USAGE; after any other error a context can only be destroyed. SL_REFUSED names
- * what is too small, with the numbers. */
+/* Plans, checks memory and disk, makes a context:
+ *
+ *   feed once or more, then generate once
+ *   score once
+ *   with `keep`:  keep;  or feed and generate as often as wanted, then keep
+ *   with `talk`:  feed, generate, feed, generate ... with settle and rewind between them
+ *
+ * Calls out of this order are SL_USAGE and change nothing; after any other error a context can only be destroyed,
+ * except with talk, where it says so. SL_REFUSED names what is too small, with the numbers. */
 sl_status sl_context_create(sl_engine *engine, const sl_context_options *options, sl_context **out, sl_err *err);
 void sl_context_destroy(sl_context *context);
 void sl_context_get_plan(const sl_context *context, sl_plan *out);
 /* From what the engine has measured so far (sl_engine_plan measures). rows: of a pass; 0: as many as a burst has. */
 void sl_context_estimate(const sl_context *context, size_t rows, sl_estimate *out);
 
-/* Prefill. progress may be NULL. */
+/* Prefill: n > 0 tokens. progress may be NULL. What an answer drew and the context has not stored yet (its last token,
+ * an end token too) is read before them. With talk an error, a cancelled feed too, leaves the context as it was before,
+ * but without logits: the next call is a feed again. SL_REFUSED when it would hold more than was planned. */
 sl_status sl_context_feed(sl_context *context, const int32_t *ids, size_t n,
                           void (*progress)(void *arg, size_t done_tokens, size_t total_tokens), void *arg,
                           sl_err *err);
 
-/* With `keep`: reads n more tokens into the file, committing as it goes, and finishes it; n may be 0. Whatever was
- * committed stays, whatever happens: opened again, the file holds it. After this a context can only be destroyed. */
+/* With `keep`: reads n more tokens into the file, committing as it goes, and finishes it; n may be 0. What was fed and
+ * drawn before becomes part of the file by the first commit here: until then, whatever happens, the file opened again
+ * holds what it held, and after that what was committed. After this a context can only be destroyed. */
 sl_status sl_context_keep(sl_context *context, const int32_t *ids, size_t n,
                           void (*progress)(void *arg, size_t done_tokens, size_t total_tokens), void *arg,
                           sl_err *err);
@@ -210,8 +224,22 @@ typedef struct sl_draw_result {
     size_t n_tokens; /* drawn, an end token included */
 } sl_draw_result;
 
-/* After a feed. May be called once. */
+/* After a feed (or a settle). Without talk or keep once. A cancelled answer is no error: what was drawn is part of the
+ * context. With talk after an error, too, and the next call is a feed. */
 sl_status sl_context_generate(sl_context *context, const sl_draw_options *options, sl_draw_result *out, sl_err *err);
+
+/* All tokens of the context: stored, fed and drawn. Borrowed until the next call that changes it. */
+size_t sl_context_n_tokens(const sl_context *context);
+const int32_t *sl_context_ids(const sl_context *context); /* [n_tokens] */
+
+/* With talk or keep: what was drawn but is not stored yet is read, so that the context's keys and values are those of
+ * all its tokens; nothing when there is nothing. The next call may be generate, too. Errors as feed's. */
+sl_status sl_context_settle(sl_context *context, sl_err *err);
+
+/* With talk, not with keep: the context is as after its first n_tokens, 1 to as many as it has; below a file's own, too
+ * (the file stays as it is). The bits afterwards are those of a context that never had more. It has no logits then: the
+ * next call is a feed. To draw again from token n on: rewind to n - 1, feed the token that was at n - 1. */
+sl_status sl_context_rewind(sl_context *context, size_t n_tokens, sl_err *err);
 
 /* One position of a scored text. */
 typedef struct sl_score {
@@ -232,7 +260,8 @@ typedef struct sl_score_options {
     void *arg; /* of both */
 } sl_score_options;
 
-/* Feeds ids into a fresh context and reports every position. *perplexity: over n - 1 tokens; NaN for one. */
+/* Feeds ids into a fresh context and reports every position; with a store they go on from its tokens, and positions
+ * start behind them. *perplexity: over n - 1 tokens; NaN for one. */
 sl_status sl_context_score(sl_context *context, const int32_t *ids, size_t n, const sl_score_options *options,
                            double *perplexity, sl_err *err);
 

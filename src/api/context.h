@@ -1,0 +1,44 @@
+/* A context of the public API, inside: shared by context.c (making, feeding, generating), score.c and save.c. */
+#ifndef SL_API_CONTEXT_H
+#define SL_API_CONTEXT_H
+
+#include "api/engine.h"
+#include "decode/session.h"
+
+/* FRESH -feed-> FED -feed-> FED -generate-> DONE; FRESH -score-> DONE.
+ * With talk or keep: FED -generate-> DRAWN -feed or settle-> FED.
+ * With talk:         FED, DRAWN -rewind-> DRAWN or FRESH.
+ * With keep:         FRESH, FED, DRAWN -keep-> DONE.
+ * An error: BROKEN, which can be destroyed only (some layers may hold rows that others lack); with talk, where the rows
+ * could be taken back, DRAWN. */
+typedef enum sl_context_state {
+    SL_CONTEXT_STATE_FRESH, /* nothing was fed; a file's tokens may be there */
+    SL_CONTEXT_STATE_FED,   /* the last token's logits are there */
+    SL_CONTEXT_STATE_DRAWN, /* they are not; the last tokens may not be stored */
+    SL_CONTEXT_STATE_DONE,
+    SL_CONTEXT_STATE_BROKEN
+} sl_context_state;
+
+struct sl_context {
+    sl_engine *engine;
+    sl_context_state state;
+    sl_context_options options; /* as planned, without kv_dir */
+    sl_io_profile io;           /* of the disk that the cache is on */
+    bool has_io, has_store;
+    sl_session *session;
+    sl_plan plan;
+    sl_kv_layer *layers; /* [n_layers] of the geometry */
+    sl_stats stats;
+    uint64_t read_before_decode;
+    double read_s_before_decode;
+};
+
+/* SL_USAGE unless the context is in one of the states whose bits (1 << state) are set in `states`. `what` names the
+ * call. */
+sl_status sl_context_expect(const sl_context *context, unsigned states, const char *what, sl_err *err) SL_CHECK;
+
+/* Feeds; the context's state and stats follow. ids are in the vocabulary. */
+sl_status sl_context_feed_watched(sl_context *context, const int32_t *ids, size_t n, const sl_feed_watch *watch,
+                                  sl_err *err) SL_CHECK;
+
+#endif
