@@ -32,6 +32,12 @@ static sl_status check_options(const sl_kv_options *options, sl_err *err)
                           SL_SECTOR_BYTES);
     if (!options->dir)
         return sl_err_set(err, SL_USAGE, "no directory for the cache file");
+    if (options->durable_tokens > 0 && (!options->durable || options->keep))
+        return sl_err_set(err, SL_USAGE, "a part of a context can only be read");
+    if (options->durable && options->durable_tokens > sl_durable_get(options->durable).n_tokens)
+        return sl_err_set(err, SL_USAGE, "%s: %" PRIu64 " tokens wanted, it holds %" PRIu64,
+                          sl_durable_name(options->durable), options->durable_tokens,
+                          sl_durable_get(options->durable).n_tokens);
     return SL_OK;
 }
 
@@ -106,7 +112,7 @@ static sl_status create_members(sl_kv *kv, const sl_kv_options *options, sl_err 
         kv->parts.data_off = layout->data_off;
         kv->parts.stride = layout->stride;
         if (!kv->keeps)
-            kv->parts.own_part = sl_durable_get(kv->durable).n_tokens / SL_PART_TOKENS;
+            kv->parts.own_part = kv->base_tokens / SL_PART_TOKENS;
     }
     if (status == SL_OK)
         status = sl_parts_raise(&kv->parts, options->resident_bytes, err);
@@ -132,6 +138,9 @@ sl_status sl_kv_create(const sl_kv_options *options, sl_kv **out, sl_err *err)
         return status;
     kv->budget = options->budget;
     kv->durable = options->durable;
+    if (kv->durable)
+        kv->base_tokens =
+            options->durable_tokens > 0 ? options->durable_tokens : sl_durable_get(kv->durable).n_tokens;
     kv->keeps = options->durable && options->keep;
     kv->file.budget = options->budget;
     kv->parts.budget = options->budget;

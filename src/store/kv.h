@@ -35,8 +35,10 @@ typedef struct sl_kv_options {
     sl_io_engine io_engine;
     /* A context file whose tokens this one starts with, of the same geometry; borrowed, outlives the context. NULL:
      * none, the context is ephemeral. keep: new tokens go into it (it must be open for writing), to be committed; else
-     * to an unnamed file, and it stays as it is. */
+     * to an unnamed file, and it stays as it is. durable_tokens: only its first so many, at most what it holds; 0: all.
+     * Not with keep. */
     sl_durable *durable;
+    uint64_t durable_tokens;
     bool keep;
     sl_trace *trace;         /* borrowed; NULL: none */
     sl_budget *budget;       /* borrowed, outlives the context */

@@ -25,13 +25,14 @@ static void load_whole_parts(sl_kv *kv, uint32_t layer, uint64_t n_parts)
     sl_stream_grow_end(kv->stream, layer, &growth);
 }
 
-/* The open part of a layer as the file has it: on flash up to a whole sector, the rest in `tail`. */
+/* The part of a layer in which what is taken over ends, as the file has it: on flash up to a whole sector, the rest in
+ * `tail`. */
 typedef struct open_part {
     uint32_t layer;
     uint64_t part, off; /* of the file */
     size_t group_bytes;
-    size_t n_tokens;
-    size_t bytes;    /* of its tile groups, the unfilled one included */
+    size_t n_tokens; /* of it, taken over */
+    size_t bytes;    /* of all its tile groups in the file, the unfilled one included */
     size_t checked;  /* of them, under the checksum */
     size_t on_flash; /* of them, or more where padded: whole sectors */
     const uint8_t *tail;
@@ -39,9 +40,13 @@ typedef struct open_part {
 
 static open_part find_open_part(const sl_kv *kv, uint32_t layer, uint64_t part, size_t n_tokens)
 {
+    sl_durable_state state = sl_durable_get(kv->durable);
+    uint64_t in_file = state.n_tokens - part * SL_PART_TOKENS;
+    size_t n_in_file = in_file < SL_PART_TOKENS ? (size_t)in_file : SL_PART_TOKENS;
     size_t group_bytes = sl_geom_group_bytes(&kv->geom, layer);
-    size_t full = n_tokens / SL_TILE * group_bytes, unfilled = n_tokens % SL_TILE != 0 ? group_bytes : 0;
-    bool is_finished = sl_durable_get(kv->durable).is_finished;
+    size_t full = n_in_file / SL_TILE * group_bytes, unfilled = n_in_file % SL_TILE != 0 ? group_bytes : 0;
+    /* Whole parts are whole sectors, and all in place. */
+    bool is_in_place = state.is_finished || n_in_file == SL_PART_TOKENS;
     return (open_part){
         .layer = layer,
         .part = part,
@@ -51,9 +56,9 @@ static open_part find_open_part(const sl_kv *kv, uint32_t layer, uint64_t part, 
         .group_bytes = group_bytes,
         .n_tokens = n_tokens,
         .bytes = full + unfilled,
-        .checked = full + (is_finished ? unfilled : 0),
-        .on_flash = is_finished ? up_sector(full + unfilled) : full / SL_SECTOR_BYTES * SL_SECTOR_BYTES,
-        .tail = is_finished ? NULL : sl_durable_tail(kv->durable, layer),
+        .checked = full + (is_in_place ? unfilled : 0),
+        .on_flash = is_in_place ? up_sector(full + unfilled) : full / SL_SECTOR_BYTES * SL_SECTOR_BYTES,
+        .tail = is_in_place ? NULL : sl_durable_tail(kv->durable, layer),
     };
 }
 
@@ -89,8 +94,9 @@ static sl_status load_open_part(sl_kv *kv, const open_part *p, uint8_t *buf, XXH
         if (end > from)
             XXH3_64bits_update(hash, groups, end - from);
         size_t first_token = from / p->group_bytes * SL_TILE, last = to / p->group_bytes * SL_TILE;
-        status = sl_writer_append(kv->writer, p->layer, groups, (last < p->n_tokens ? last : p->n_tokens) - first_token,
-                                  err);
+        last = last < p->n_tokens ? last : p->n_tokens;
+        if (last > first_token)
+            status = sl_writer_append(kv->writer, p->layer, groups, last - first_token, err);
     }
     if (status != SL_OK)
         return status;
@@ -154,14 +160,15 @@ sl_status sl_kv_load(sl_kv *kv, sl_err *err)
 {
     sl_durable_state state = sl_durable_get(kv->durable);
     sl_status status = check_geometry(kv, err);
-    if (status == SL_OK && state.n_tokens > kv->parts.max_groups * SL_TILE + SL_TILE - 1)
-        status = sl_err_set(err, SL_USAGE, "%s: %" PRIu64 " tokens, planned for fewer", kv->file.name, state.n_tokens);
+    if (status == SL_OK && kv->base_tokens > kv->parts.max_groups * SL_TILE + SL_TILE - 1)
+        status =
+            sl_err_set(err, SL_USAGE, "%s: %" PRIu64 " tokens, planned for fewer", kv->file.name, kv->base_tokens);
     if (status != SL_OK)
         return status;
-    uint64_t n_parts = state.n_tokens / SL_PART_TOKENS;
+    uint64_t n_parts = kv->base_tokens / SL_PART_TOKENS;
     for (uint32_t i = 0; i < kv->geom.n_layers; i++)
         load_whole_parts(kv, i, n_parts);
-    size_t n_open = (size_t)(state.n_tokens % SL_PART_TOKENS);
+    size_t n_open = (size_t)(kv->base_tokens % SL_PART_TOKENS);
     if (n_open > 0)
         status = load_open_parts(kv, n_parts, n_open, err);
     /* Before anything in a finished file is overwritten, what stands there is committed elsewhere. */

@@ -18,8 +18,9 @@ struct sl_kv {
     sl_kvfile file;
     sl_stream *stream;
     sl_writer *writer;
-    sl_durable *durable; /* borrowed; NULL: ephemeral */
-    bool keeps;          /* what is appended goes to the durable file */
+    sl_durable *durable;  /* borrowed; NULL: ephemeral */
+    uint64_t base_tokens; /* of it, that are taken over */
+    bool keeps;           /* what is appended goes to the durable file */
 };
 
 /* Takes over what the durable file holds: whole parts as they lie, the open part and the tail by way of the writer. */

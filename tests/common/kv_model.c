@@ -172,6 +172,20 @@ sl_status kv_model_walk(kv_model *model, sl_kv *kv, uint32_t layer, uint64_t mos
     return SL_OK;
 }
 
+void kv_model_tail(const kv_model *model, uint32_t layer, uint64_t n_tokens, uint8_t *out)
+{
+    size_t dim = model->layers[layer].head_dim, tile_bytes = sl_tile_bytes(model->geom.type, dim);
+    size_t group_bytes = sl_geom_group_bytes(&model->geom, layer);
+    const uint8_t *group = model->groups[layer] + n_tokens / SL_TILE * group_bytes;
+    memset(out, 0, group_bytes);
+    for (size_t t = 0; t < n_tokens % SL_TILE; t++)
+        for (uint32_t head = 0; head < model->layers[layer].n_kv_heads; head++)
+            for (size_t i = 0; i < tile_bytes / SL_TILE; i++) {
+                size_t at = head * tile_bytes + byte_at(model->geom.type, dim, t, i);
+                out[at] = group[at];
+            }
+}
+
 uint64_t kv_model_flash_bytes(const kv_model *model)
 {
     uint64_t bytes = 0;

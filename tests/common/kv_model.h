@@ -31,6 +31,9 @@ sl_status kv_model_append(kv_model *model, sl_kv *kv, uint32_t layer, uint64_t n
 /* Walks one layer; an unequal byte fails the test. *parts counts. Stops after `most` parts. */
 sl_status kv_model_walk(kv_model *model, sl_kv *kv, uint32_t layer, uint64_t most, uint64_t *parts, sl_err *err);
 
+/* The unfilled tile group that a layer with the first n_tokens of the model has, zeros behind them. out: one group. */
+void kv_model_tail(const kv_model *model, uint32_t layer, uint64_t n_tokens, uint8_t *out);
+
 /* Flash bytes of a whole walk when nothing is resident. */
 uint64_t kv_model_flash_bytes(const kv_model *model);
 /* Bytes of all full tile groups. */

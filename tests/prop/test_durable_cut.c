@@ -1,0 +1,149 @@
+/* The first tokens of a context, whatever their number: read alone, or kept when the rest is forgotten. They are then,
+ * bit for bit, the context that was never longer. */
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "common/durable_rig.h"
+#include "common/effort.h"
+
+/* Somewhere at or below n, often at an edge of tile, part or segment. */
+static uint64_t cut_of(kv_model *model, uint64_t n)
+{
+    static const uint64_t edges[] = {SL_TILE, SL_PART_TOKENS, SL_SEGMENT_TOKENS};
+    uint64_t edge = edges[kv_model_random(model, 3)], at = 1 + kv_model_random(model, n);
+    if (kv_model_random(model, 2) && at > edge)
+        at = at / edge * edge + kv_model_random(model, 2);
+    return at < n ? at : n;
+}
+
+static void append_up_to(durable_rig *b, uint64_t n)
+{
+    while (sl_kv_tokens(b->kv, 0) < n) {
+        uint64_t left = n - sl_kv_tokens(b->kv, 0), some = 1 + kv_model_random(&b->model, 1500);
+        durable_rig_append(b, some < left ? some : left);
+        if (kv_model_random(&b->model, 3) == 0)
+            durable_rig_walk(b, sl_kv_tokens(b->kv, 0));
+    }
+}
+
+/* All tokens in the file, finished or not: an unfinished one keeps pieces in its commit record. */
+static void make_file(durable_rig *b, bool is_finished)
+{
+    sl_err err;
+    durable_rig_create_file(b, b->path);
+    durable_rig_open_kv(b, true);
+    durable_rig_append(b, b->n_all);
+    durable_rig_commit(b);
+    if (is_finished)
+        durable_must(sl_kv_finish(b->kv, &err), &err);
+    durable_rig_close(b);
+}
+
+static void first_tokens_alone(void **unused)
+{
+    (void)unused;
+    static durable_rig b;
+    uint64_t seed = durable_seed() + 5000;
+    for (int i = 0; i < (EFFORT_IS_SMALL ? 6 : 24); i++) {
+        print_message("seed %lu\n", (unsigned long)(seed + (uint64_t)i));
+        durable_rig_start(&b, seed + (uint64_t)i, 0);
+        make_file(&b, i % 2 == 0);
+        for (int k = 0; k < 6; k++) {
+            uint64_t n = k == 0 ? b.n_all : cut_of(&b.model, b.n_all);
+            durable_rig_open_file(&b, b.path, false);
+            durable_rig_open_prefix(&b, n);
+            durable_rig_walk(&b, n);
+            append_up_to(&b, b.n_all);
+            durable_rig_walk(&b, b.n_all);
+            durable_rig_close(&b);
+        }
+        durable_rig_stop(&b);
+    }
+}
+
+/* Whether opening the first n tokens and walking over them finds damage. */
+static bool is_damage_found(durable_rig *b, uint64_t n)
+{
+    sl_err err;
+    durable_rig_open_file(b, b->path, false);
+    const sl_kv_options options = {.geom = b->model.geom, .dir = durable_test_dir(), .max_tokens = b->n_all,
+                                   .n_slots = 2, .durable = b->durable, .durable_tokens = n, .budget = &b->budget};
+    sl_status status = sl_kv_create(&options, &b->kv, &err);
+    if (status == SL_OK)
+        durable_must(sl_kv_pass_begin(b->kv, false, &err), &err);
+    for (uint32_t i = 0; status == SL_OK && i < b->model.geom.n_layers; i++) {
+        sl_kv_part part;
+        bool found = true;
+        while (found && (status = sl_kv_next(b->kv, i, &part, &found, &err)) == SL_OK)
+            if (found)
+                sl_kv_release(b->kv, &part);
+    }
+    durable_rig_close(b);
+    assert_true(status == SL_OK || status == SL_DAMAGED);
+    return status == SL_DAMAGED;
+}
+
+/* The part that n lies in is verified whole, behind n too; parts behind it are not looked at. */
+static void damage_counts_to_the_end_of_the_part(void **unused)
+{
+    (void)unused;
+    static durable_rig b;
+    uint64_t seed = durable_seed() + 6000;
+    for (int i = 0; i < (EFFORT_IS_SMALL ? 3 : 10); i++) {
+        durable_rig_start(&b, seed + (uint64_t)i, 3000 + kv_model_random(&(kv_model){.random = seed * 2 + 1}, 4000));
+        durable_rig_build(&b, b.path);
+        for (int k = 0; k < 8; k++) {
+            uint64_t n = cut_of(&b.model, b.n_all), at = kv_model_random(&b.model, b.n_all);
+            uint64_t part = at / SL_PART_TOKENS, n_parts = (n + SL_PART_TOKENS - 1) / SL_PART_TOKENS;
+            uint32_t layer = (uint32_t)kv_model_random(&b.model, b.model.geom.n_layers);
+            sl_layout layout = sl_layout_of(&b.model.geom);
+            off_t off = (off_t)(sl_layout_segment_off(&layout, at / SL_SEGMENT_TOKENS) +
+                                sl_geom_block_off(&b.model.geom, 0, layer) +
+                                at % SL_SEGMENT_TOKENS / SL_TILE * sl_geom_group_bytes(&b.model.geom, layer));
+            int fd = open(b.path, O_RDWR);
+            uint8_t byte = 0, flipped;
+            assert_int_equal(pread(fd, &byte, 1, off), 1);
+            flipped = byte ^ 4;
+            assert_int_equal(pwrite(fd, &flipped, 1, off), 1);
+            assert_int_equal(is_damage_found(&b, n), part < n_parts);
+            assert_int_equal(pwrite(fd, &byte, 1, off), 1);
+            close(fd);
+        }
+        durable_rig_stop(&b);
+    }
+}
+
+static void refusals(void **unused)
+{
+    (void)unused;
+    static durable_rig b;
+    sl_err err;
+    durable_rig_start(&b, 3, 300);
+    durable_rig_build(&b, b.path);
+    durable_rig_open_file(&b, b.path, true);
+    sl_kv_options options = {.geom = b.model.geom, .dir = durable_test_dir(), .max_tokens = 300, .n_slots = 2,
+                             .durable = b.durable, .durable_tokens = 301, .budget = &b.budget};
+    assert_int_equal(sl_kv_create(&options, &b.kv, &err), SL_USAGE);
+    assert_non_null(strstr(err.text, "301 tokens wanted, it holds 300"));
+    options.durable_tokens = 200;
+    options.keep = true;
+    assert_int_equal(sl_kv_create(&options, &b.kv, &err), SL_USAGE);
+    durable_rig_close(&b);
+    durable_rig_stop(&b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(first_tokens_alone),
+        cmocka_unit_test(damage_counts_to_the_end_of_the_part),
+        cmocka_unit_test(refusals),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
