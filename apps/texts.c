@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <glob.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -68,6 +69,15 @@ static char *join(const char *folder, const char *name)
     return path;
 }
 
+static bool is_left_out(const cli_texts *texts, const struct stat *info)
+{
+    bool is_output = false;
+    for (size_t i = 0; i < texts->n_left_out; i++)
+        is_output = is_output ||
+                    (info->st_dev == texts->left_out[i].st_dev && info->st_ino == texts->left_out[i].st_ino);
+    return is_output;
+}
+
 static sl_status walk(cli_texts *texts, const char *folder, int depth, sl_err *err)
 {
     enum { DEEPEST = 64 };
@@ -83,9 +93,7 @@ static sl_status walk(cli_texts *texts, const char *folder, int depth, sl_err *e
             break;
         }
         bool is_known = lstat(path, &info) == 0;
-        bool is_output = is_known && texts->has_left_out && info.st_dev == texts->left_out.st_dev &&
-                         info.st_ino == texts->left_out.st_ino;
-        if (is_known && S_ISREG(info.st_mode) && !is_output) {
+        if (is_known && S_ISREG(info.st_mode) && !is_left_out(texts, &info)) {
             status = add(texts, path, err);
             continue;
         }
@@ -97,17 +105,54 @@ static sl_status walk(cli_texts *texts, const char *folder, int depth, sl_err *e
     return status;
 }
 
+static sl_status add_folder(cli_texts *texts, const char *folder, sl_err *err)
+{
+    size_t before = texts->n;
+    sl_status status = walk(texts, folder, 0, err);
+    if (status == SL_OK && texts->n == before)
+        return sl_text_error(err, SL_FAILED, "%s: no files in that folder", folder);
+    return status;
+}
+
+/* What the shell did not: a pattern in quotes, or more names than a command line holds. */
+static sl_status add_pattern(cli_texts *texts, const char *pattern, sl_err *err)
+{
+    glob_t found;
+    size_t before = texts->n;
+    int failed = glob(pattern, GLOB_ERR | GLOB_NOSORT, NULL, &found);
+    if (failed == GLOB_NOMATCH)
+        return sl_text_error(err, SL_FAILED, "%s: there is no such file, and nothing matches the pattern", pattern);
+    if (failed != 0)
+        return sl_text_error(err, SL_FAILED, "%s: cannot be matched: %s", pattern,
+                             failed == GLOB_NOSPACE ? "out of memory" : strerror(errno));
+    qsort(found.gl_pathv, found.gl_pathc, sizeof *found.gl_pathv, by_name);
+    sl_status status = SL_OK;
+    for (size_t i = 0; status == SL_OK && i < found.gl_pathc; i++) {
+        struct stat info;
+        bool is_known = stat(found.gl_pathv[i], &info) == 0;
+        if (is_known && S_ISDIR(info.st_mode)) {
+            status = walk(texts, found.gl_pathv[i], 0, err);
+        } else if (!is_known || !is_left_out(texts, &info)) {
+            char *copy = strdup(found.gl_pathv[i]);
+            status = copy ? add(texts, copy, err) : no_memory(err);
+        }
+    }
+    globfree(&found);
+    if (status == SL_OK && texts->n == before)
+        return sl_text_error(err, SL_FAILED, "%s: no files match that pattern", pattern);
+    return status;
+}
+
 static sl_status add_source(cli_texts *texts, const char *source, sl_err *err)
 {
     struct stat info;
-    if (strcmp(source, "-") != 0 && stat(source, &info) == 0 && S_ISDIR(info.st_mode)) {
-        size_t before = texts->n;
-        sl_status status = walk(texts, source, 0, err);
-        if (status == SL_OK && texts->n == before)
-            return sl_text_error(err, SL_FAILED, "%s: no files in that folder", source);
-        return status;
-    }
-    for (size_t i = 0; strcmp(source, "-") == 0 && i < texts->n; i++)
+    bool is_input = strcmp(source, "-") == 0;
+    bool is_known = !is_input && lstat(source, &info) == 0;
+    if (is_known && stat(source, &info) == 0 && S_ISDIR(info.st_mode))
+        return add_folder(texts, source, err);
+    if (!is_input && !is_known && strpbrk(source, "*?["))
+        return add_pattern(texts, source, err);
+    for (size_t i = 0; is_input && i < texts->n; i++)
         if (strcmp(texts->paths[i], "-") == 0)
             return sl_text_error(err, SL_USAGE, "standard input (-) is given twice");
     char *copy = strdup(source);
@@ -128,10 +173,11 @@ static int place_of(int argc, char *const *argv, const char *value)
 }
 
 sl_status cli_texts_find(int argc, char *const *argv, const sl_arg_list *values, const sl_args_result *words,
-                         const char *output, cli_texts *out, sl_err *err)
+                         const char *const outputs[2], cli_texts *out, sl_err *err)
 {
     memset(out, 0, sizeof *out);
-    out->has_left_out = stat(output, &out->left_out) == 0;
+    for (size_t i = 0; i < 2; i++)
+        out->n_left_out += outputs[i] && stat(outputs[i], &out->left_out[out->n_left_out]) == 0;
     sl_status status = SL_OK;
     for (size_t v = 0, w = 0; status == SL_OK && v + w < values->n_items + words->n_words;) {
         bool is_value = w == words->n_words ||

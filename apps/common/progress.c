@@ -5,7 +5,11 @@
 
 #include "common/text.h"
 
-enum { BAR_CELLS = 24 };
+enum { BAR_CELLS = 24, SHORT_BAR_CELLS = 10 }; /* short where more is to be said */
+
+/* A line longer than the terminal is wide is cut, not wrapped: the next one is drawn over it. DEC private mode 7
+ * (https://vt100.net/docs/vt510-rm/DECAWM.html). */
+static const char WRAP_OFF[] = "\033[?7l", WRAP_ON[] = "\033[?7h";
 
 static const double TERMINAL_INTERVAL_S = 0.1;
 static const double PLAIN_INTERVAL_S = 10.0;
@@ -17,11 +21,11 @@ void sl_progress_init(sl_progress *progress, FILE *file, bool is_terminal)
     *progress = (sl_progress){.file = file, .is_terminal = is_terminal};
 }
 
-static void draw_bar(FILE *file, const sl_progress_state *state)
+static void draw_bar(FILE *file, const sl_progress_state *state, int cells)
 {
-    int filled = (int)((double)state->done / (double)state->total * BAR_CELLS);
+    int filled = (int)((double)state->done / (double)state->total * cells);
     fputc('[', file);
-    for (int i = 0; i < BAR_CELLS; i++)
+    for (int i = 0; i < cells; i++)
         fputc(i < filled ? '#' : '.', file);
     fprintf(file, "] %3.0f%% ", floor((double)state->done / (double)state->total * 100));
 }
@@ -47,10 +51,10 @@ static void draw(sl_progress *progress, const sl_progress_state *state, double n
     char time[SL_TEXT_NUMBER_BYTES];
 
     if (progress->is_terminal)
-        fputs("\r\033[K", file);
+        fprintf(file, "\r\033[K%s", progress->note ? WRAP_OFF : "");
     fprintf(file, "%s ", state->label);
     if (progress->is_terminal && state->total > 0)
-        draw_bar(file, state);
+        draw_bar(file, state, progress->note ? SHORT_BAR_CELLS : BAR_CELLS);
     fprintf(file, "%" PRIu64, state->done);
     if (state->total > 0)
         fprintf(file, "/%" PRIu64, state->total);
@@ -64,6 +68,8 @@ static void draw(sl_progress *progress, const sl_progress_state *state, double n
         else
             fprintf(file, ", took %s", sl_text_format_time(elapsed_s, time));
     }
+    if (progress->note)
+        fprintf(file, "; %s%s", progress->note, progress->is_terminal ? WRAP_ON : "");
     if (!progress->is_terminal)
         fputc('\n', file);
     fflush(file);

@@ -12,6 +12,7 @@ typedef struct sl_progress {
     FILE *file; /* borrowed; NULL: silent */
     bool is_terminal;
     bool line_open; /* a bar stands on the current line */
+    const char *note; /* set by the caller: what else is to be said, at the end of the line; borrowed; NULL: nothing */
     const char *label;
     double started_s;
     double drawn_s;
