@@ -117,6 +117,9 @@ static bool on_token(void *arg, int32_t id, const char *text, size_t size)
 
 static sl_status read_prompt(run_state *r, sl_err *err)
 {
+    sl_store_info stored = {0};
+    if (r->store)
+        sl_store_get_info(r->store, &stored);
     const sl_prompt prompt = {
         .document = r->document,
         .document_size = r->document_bytes,
@@ -124,6 +127,8 @@ static sl_status read_prompt(run_state *r, sl_err *err)
         .question_size = r->o.question ? strlen(r->o.question) : 0,
         .chat = r->o.chat,
         .stored = r->store != NULL,
+        .stored_ids = stored.ids,
+        .n_stored = (size_t)stored.n_tokens,
     };
     sl_status status = sl_engine_prompt(r->engine, &prompt, &r->prompt, err);
     free(r->document);

@@ -86,11 +86,23 @@ typedef struct sl_prompt {
     size_t question_size;
     bool chat; /* one user message in the model's chat template */
     bool open; /* the document of a context file: questions follow later, so no template tail */
-    bool stored; /* such a document is in the context already: the question and the template's tail alone */
+    bool stored; /* the context holds a text already; this goes on behind it */
+    /* with stored and chat: all the tokens that the context holds (sl_store_info.ids, sl_context_ids). From them is seen
+     * where the conversation stands: the question joins a user message that is open (a document behind the template's
+     * head), else it is a new one, behind the end of the answer, which is added where the answer has none. None: as if
+     * not stored. SL_REFUSED: they are no text in this template. */
+    const int32_t *stored_ids; /* borrowed for the call */
+    size_t n_stored;
     bool whole; /* a text with its end, not one to be continued: EOS too, if the model file says so */
 } sl_prompt;
 /* SL_USAGE when nothing is left after tokenising. */
 sl_status sl_engine_prompt(sl_engine *engine, const sl_prompt *prompt, sl_tokens *out, sl_err *err);
+/* The questions of a conversation in the model's chat template that can be taken back by sl_context_rewind: user
+ * messages, whole ones, behind an answer. (The first may begin with a document; whoever asked it knows where.)
+ * offs [cap] (may be NULL with 0): how many tokens stand before each, the first ones. *n_questions: of all.
+ * SL_REFUSED: ids are no text in this template. */
+sl_status sl_engine_chat_questions(sl_engine *engine, const int32_t *ids, size_t n, size_t *offs, size_t cap,
+                                   size_t *n_questions, sl_err *err);
 
 /* --------------------------------------------------------------------------------------------------- the context */
 
@@ -297,7 +309,8 @@ typedef struct sl_store_options {
     const char *path;
     bool for_writing;    /* one writer at a time, any number of readers */
     bool buffered;       /* no direct I/O */
-    uint64_t max_tokens; /* for writing: the most that it will hold */
+    uint64_t max_tokens;  /* for writing: the most that it will hold; if less, what it holds */
+    uint64_t more_tokens; /* and so many more than it holds */
 } sl_store_options;
 
 /* What the last commit left. engine NULL: for looking only. SL_REFUSED: being written by another, another version.
@@ -387,6 +400,47 @@ typedef struct sl_store_verified {
 /* Reads a whole file: both copies of everything, every checksum, and that unused bytes of a finished file are zero.
  * SL_OK: whole. SL_DAMAGED: `found` was told of out->n_damaged things; 0: not even a superblock could be believed. */
 sl_status sl_store_verify(const sl_store_verify_options *options, sl_store_verified *out, sl_err *err);
+
+/* What becomes of a damaged thing. */
+typedef enum sl_store_fate {
+    SL_STORE_FATE_REPAIRED,
+    SL_STORE_FATE_REPAIRABLE, /* dry_run: would have been */
+    SL_STORE_FATE_LOST        /* nothing left says what was there */
+} sl_store_fate;
+
+typedef struct sl_store_repair_options {
+    const char *path;
+    bool dry_run;         /* nothing is computed or written */
+    const char *kv_dir;   /* the next five: as in sl_context_options */
+    bool allow_ram_dir;
+    size_t window_tokens;
+    uint64_t ring_bytes;
+    sl_io io;
+    /* Each thing once, as soon as its fate is known. NULL: nobody asks. */
+    void (*told)(void *arg, const sl_store_damage *damage, sl_store_fate fate);
+    /* First bytes of the file that have been looked at, then (computing) tokens of the damaged parts. NULL: none. */
+    void (*progress)(void *arg, bool computing, uint64_t done, uint64_t total);
+    bool (*stop)(void *arg); /* true cancels: what was repaired stays. NULL: never */
+    void *arg;
+} sl_store_repair_options;
+
+typedef struct sl_store_repaired {
+    uint64_t n_tokens, intended_tokens;
+    bool is_finished;
+    uint64_t file_bytes;
+    uint64_t n_found, n_repaired, n_lost; /* things */
+    uint64_t tokens_computed, tokens_damaged; /* of damaged parts */
+    uint64_t bytes_written;
+} sl_store_repaired;
+
+/* Rewrites exactly what is damaged in a context file, finished or not: a copy of superblock or record from the other
+ * copy, unused bytes as zeros, and parts, in order of position, computed from the stored tokens over what lies before
+ * them; such a part is written only if its checksum is then the one in the file. Needs the lock of a writer (not with
+ * dry_run). Killed at any moment, the same call goes on. Memory as planned for a context of so many tokens.
+ * SL_OK: nothing is damaged any more. SL_DAMAGED: something is lost (or, with dry_run, damaged): `told` was told; or a
+ * part comes out otherwise than it was stored. SL_REFUSED: another model, named with both values; another writer. */
+sl_status sl_store_repair(sl_engine *engine, const sl_store_repair_options *options, sl_store_repaired *out,
+                          sl_err *err);
 
 /* --------------------------------------------------------------------------------------------------- looking inside */
 

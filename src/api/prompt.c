@@ -1,8 +1,8 @@
-/* Text and tokens: the tokenizer from a model file, prompts, chat templates. */
+/* Text and tokens: the tokenizer from a model file, prompts. */
 #include <inttypes.h>
 #include <string.h>
 
-#include "api/engine.h"
+#include "api/chat.h"
 
 /* ------------------------------------------------------------------------------------- tokenizer from a model file */
 
@@ -168,75 +168,6 @@ void sl_tokens_free(sl_engine *engine, sl_tokens *tokens)
     *tokens = (sl_tokens){0};
 }
 
-/* --------------------------------------------------------------------------------------------------- chat templates */
-
-typedef struct chat_frame {
-    char head[1024], tail[64];
-} chat_frame;
-
-static const char *find_text(const char *text, const char *end, const char *what)
-{
-    size_t size = strlen(what);
-    for (; text + size <= end; text++)
-        if (memcmp(text, what, size) == 0)
-            return text;
-    return NULL;
-}
-
-/* The default system message that a ChatML template spells out: between "<|im_start|>system", a newline (itself, or as
- * the template language writes it: backslash n) and "<|im_end|>". Nothing when the template has none. */
-static void default_system(const char *template, const char **text, size_t *size)
-{
-    static const char start[] = "<|im_start|>system";
-    const char *end = template + strlen(template);
-    const char *at = find_text(template, end, start);
-    *size = 0;
-    if (!at)
-        return;
-    at += sizeof start - 1;
-    if (*at == '\n')
-        at += 1;
-    else if (at[0] == '\\' && at[1] == 'n')
-        at += 2;
-    else
-        return;
-    const char *stop = find_text(at, end, "<|im_end|>");
-    if (!stop || memchr(at, '\'', (size_t)(stop - at)) || memchr(at, '{', (size_t)(stop - at)))
-        return;
-    *text = at;
-    *size = (size_t)(stop - at);
-}
-
-/* ChatML (https://github.com/openai/openai-python/blob/v0.28.1/chatml.md) is recognised by its two marks. */
-static sl_status frame_of(const sl_engine *engine, chat_frame *out, sl_err *err)
-{
-    const char *template = engine->chat_template;
-    if (!template)
-        return sl_err_set(err, SL_REFUSED, "%s: the model has no chat template", engine->path);
-    if (!strstr(template, "<|im_start|>") || !strstr(template, "<|im_end|>"))
-        return sl_err_set(err, SL_REFUSED, "%s: the model's chat template is not ChatML, the one known here",
-                          engine->path);
-    const char *system = NULL;
-    size_t size = 0, used = 0;
-    default_system(template, &system, &size);
-    static const char before[] = "<|im_start|>system\n", between[] = "<|im_end|>\n", user[] = "<|im_start|>user\n";
-    if (size > sizeof out->head - sizeof before - sizeof between - sizeof user)
-        return sl_err_set(err, SL_REFUSED, "%s: the chat template's system message of %zu bytes is too long",
-                          engine->path, size);
-    memset(out, 0, sizeof *out);
-    if (size > 0) {
-        memcpy(out->head, before, sizeof before - 1);
-        used = sizeof before - 1;
-        memcpy(out->head + used, system, size);
-        used += size;
-        memcpy(out->head + used, between, sizeof between - 1);
-        used += sizeof between - 1;
-    }
-    memcpy(out->head + used, user, sizeof user - 1);
-    strcpy(out->tail, "<|im_end|>\n<|im_start|>assistant\n");
-    return SL_OK;
-}
-
 /* ---------------------------------------------------------------------------------------------------------- prompts */
 
 /* Named before anything is put in front of it. */
@@ -249,10 +180,11 @@ static sl_status check_text(const char *what, const char *text, size_t size, sl_
                       (unsigned)(unsigned char)text[good], good);
 }
 
-static sl_status encode_question(sl_engine *engine, const sl_prompt *prompt, sl_tokens *out, uint64_t *n_dropped,
-                                 sl_err *err)
+/* The blank line belongs to the question. */
+static sl_status encode_question(sl_engine *engine, const sl_prompt *prompt, bool has_gap, sl_tokens *out,
+                                 uint64_t *n_dropped, sl_err *err)
 {
-    size_t gap = prompt->document || prompt->stored ? 2 : 0; /* the blank line belongs to the question */
+    size_t gap = has_gap ? 2 : 0;
     char *text = NULL;
     sl_status status = sl_mem_new(&engine->budget, prompt->question_size + gap + 1, 1, "question", &text, err);
     if (status != SL_OK)
@@ -275,32 +207,72 @@ static sl_status add_id(sl_engine *engine, int32_t id, sl_tokens *out, sl_err *e
     return status;
 }
 
+/* What stands before the user's text; *has_text: some of it is stored already. */
+static sl_status begin(sl_engine *engine, const sl_prompt *prompt, const sl_chat *chat, sl_tokens *out, bool *has_text,
+                       sl_err *err)
+{
+    *has_text = prompt->stored && !prompt->chat;
+    if (!prompt->chat)
+        return prompt->stored ? SL_OK : add_id(engine, sl_tok_bos(engine->tok), out, err);
+    if (prompt->stored && !prompt->stored_ids && prompt->n_stored > 0)
+        return sl_err_set(err, SL_USAGE, "prompt: %zu stored tokens, but no list of them", prompt->n_stored);
+    sl_chat_place place = {SL_CHAT_PART_HEAD, 0};
+    sl_status status = SL_OK;
+    if (prompt->stored)
+        status = sl_chat_find(engine, chat, prompt->stored_ids, prompt->n_stored, NULL, &place, err);
+    if (status == SL_OK)
+        status = sl_chat_open_user(engine, chat, place, out, err);
+    *has_text = place.part == SL_CHAT_PART_USER && place.done > 0;
+    return status;
+}
+
+static sl_status write_prompt(sl_engine *engine, const sl_prompt *prompt, const sl_chat *chat, sl_tokens *out,
+                              uint64_t *n_dropped, sl_err *err)
+{
+    bool has_text = false;
+    sl_status status = begin(engine, prompt, chat, out, &has_text, err);
+    size_t before = out->n;
+    if (status == SL_OK && prompt->document)
+        status = encode(engine, prompt->document, prompt->document_size, false, out, n_dropped, err);
+    if (status == SL_OK && prompt->question_size > 0)
+        status = encode_question(engine, prompt, has_text || prompt->document, out, n_dropped, err);
+    if (status == SL_OK && out->n == before)
+        status = sl_err_set(err, SL_USAGE, "the prompt is empty after tokenising");
+    for (size_t i = 0; status == SL_OK && !prompt->open && i < chat->ask.n; i++)
+        status = add_id(engine, chat->ask.ids[i], out, err);
+    if (status == SL_OK && prompt->whole && engine->add_eos)
+        status = add_id(engine, sl_tok_eos(engine->tok), out, err);
+    return status;
+}
+
 sl_status sl_engine_prompt(sl_engine *engine, const sl_prompt *prompt, sl_tokens *out, sl_err *err)
 {
-    chat_frame frame = {"", ""};
+    sl_chat chat = {0};
     uint64_t n_dropped = 0;
-    sl_status status = prompt->chat ? frame_of(engine, &frame, err) : SL_OK;
+    sl_status status = prompt->chat ? sl_chat_init(engine, &chat, &n_dropped, err) : SL_OK;
     if (status == SL_OK && prompt->document)
         status = check_text("document", prompt->document, prompt->document_size, err);
     if (status == SL_OK && prompt->question)
         status = check_text("question", prompt->question, prompt->question_size, err);
-    if (status == SL_OK && !prompt->stored)
-        status = add_id(engine, sl_tok_bos(engine->tok), out, err);
-    if (status == SL_OK && !prompt->stored)
-        status = encode(engine, frame.head, strlen(frame.head), true, out, &n_dropped, err);
-    size_t before = out->n;
-    if (status == SL_OK && prompt->document)
-        status = encode(engine, prompt->document, prompt->document_size, false, out, &n_dropped, err);
-    if (status == SL_OK && prompt->question_size > 0)
-        status = encode_question(engine, prompt, out, &n_dropped, err);
-    if (status == SL_OK && out->n == before)
-        status = sl_err_set(err, SL_USAGE, "the prompt is empty after tokenising");
-    if (status == SL_OK && !prompt->open)
-        status = encode(engine, frame.tail, strlen(frame.tail), true, out, &n_dropped, err);
-    if (status == SL_OK && prompt->whole && engine->add_eos)
-        status = add_id(engine, sl_tok_eos(engine->tok), out, err);
+    if (status == SL_OK)
+        status = write_prompt(engine, prompt, &chat, out, &n_dropped, err);
+    sl_chat_deinit(engine, &chat);
     if (status == SL_OK && n_dropped > 0)
         sl_log_write(&engine->log, SL_LOG_LEVEL_WARNING,
                      "%" PRIu64 " bytes of the text are not in the model's vocabulary and were dropped", n_dropped);
+    return status;
+}
+
+sl_status sl_engine_chat_questions(sl_engine *engine, const int32_t *ids, size_t n, size_t *offs, size_t cap,
+                                   size_t *n_questions, sl_err *err)
+{
+    sl_chat chat = {0};
+    sl_chat_turns turns = {.offs = offs, .cap = cap};
+    sl_chat_place place;
+    sl_status status = sl_chat_init(engine, &chat, NULL, err);
+    if (status == SL_OK)
+        status = sl_chat_find(engine, &chat, ids, n, &turns, &place, err);
+    sl_chat_deinit(engine, &chat);
+    *n_questions = status == SL_OK ? turns.n : 0;
     return status;
 }
