@@ -176,7 +176,8 @@ static sl_status check_layer(const sl_kv *kv, uint32_t layer, sl_err *err)
 
 sl_status sl_kv_pass_begin(sl_kv *kv, bool will_follow, sl_err *err)
 {
-    return sl_stream_begin(kv->stream, will_follow, err);
+    sl_status status = sl_kv_check_whole(kv, err);
+    return status == SL_OK ? sl_stream_begin(kv->stream, will_follow, err) : status;
 }
 
 sl_status sl_kv_next(sl_kv *kv, uint32_t layer, sl_kv_part *part, bool *found, sl_err *err)
@@ -204,6 +205,8 @@ const uint8_t *sl_kv_tail(const sl_kv *kv, uint32_t layer, uint32_t *n_tokens)
 sl_status sl_kv_append(sl_kv *kv, uint32_t layer, const uint8_t *groups, uint64_t n_new, sl_err *err)
 {
     sl_status status = check_layer(kv, layer, err);
+    if (status == SL_OK)
+        status = sl_kv_check_whole(kv, err);
     return status == SL_OK ? sl_writer_append(kv->writer, layer, groups, n_new, err) : status;
 }
 

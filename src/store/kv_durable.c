@@ -100,14 +100,13 @@ static sl_status load_open_part(sl_kv *kv, const open_part *p, uint8_t *buf, XXH
     }
     if (status != SL_OK)
         return status;
-    uint64_t wanted = sl_durable_part(kv->durable, p->layer, p->part);
-    uint64_t found = p->checked > 0 ? XXH3_64bits_digest(hash) : 0;
-    if (found == wanted)
-        return SL_OK;
-    return sl_err_set(err, SL_DAMAGED,
-                      "%s: layer %" PRIu32 ", segment %" PRIu64 ", offset %" PRIu64 " (%zu bytes): checksum %016" PRIx64
-                      ", expected %016" PRIx64,
-                      kv->file.name, p->layer, p->part / SL_SEGMENT_PARTS, p->off, p->checked, found, wanted);
+    const sl_kvfile_part part = {p->layer,
+                                 p->part,
+                                 p->off,
+                                 p->checked,
+                                 p->checked > 0 ? XXH3_64bits_digest(hash) : 0,
+                                 sl_durable_part(kv->durable, p->layer, p->part)};
+    return sl_kvfile_judge(&kv->file, &part, err);
 }
 
 static sl_status load_open_parts(sl_kv *kv, uint64_t part, size_t n_tokens, sl_err *err)

@@ -1,4 +1,4 @@
-/* Inside the context: shared by kv.c and kv_durable.c. */
+/* Inside the context: shared by kv.c, kv_durable.c and kv_cut.c. */
 #ifndef SL_KV_IMPL_H
 #define SL_KV_IMPL_H
 
@@ -21,9 +21,17 @@ struct sl_kv {
     sl_durable *durable;  /* borrowed; NULL: ephemeral */
     uint64_t base_tokens; /* of it, that are taken over */
     bool keeps;           /* what is appended goes to the durable file */
+    bool is_lost;         /* cutting it short failed half way */
 };
 
 /* Takes over what the durable file holds: whole parts as they lie, the open part and the tail by way of the writer. */
 sl_status sl_kv_load(sl_kv *kv, sl_err *err) SL_CHECK;
+
+/* After sl_stream_pause, which gave `room` (a part of memory): the full tile groups of a stored part, verified; borrowed
+ * from room, or from where they stay. */
+sl_status sl_kv_fetch(sl_kv *kv, uint32_t layer, uint64_t part, uint8_t *room, const uint8_t **groups,
+                      sl_err *err) SL_CHECK;
+/* SL_OK, or that it is lost. */
+sl_status sl_kv_check_whole(const sl_kv *kv, sl_err *err) SL_CHECK;
 
 #endif

@@ -8,6 +8,7 @@
 #include "base/mem.h"
 #include "base/trace.h"
 #include "platform/vfs.h"
+#include "store/geom.h"
 
 typedef struct sl_kvfile {
     const sl_vfs *vfs;
@@ -50,6 +51,16 @@ void sl_kvfile_forget(const sl_kvfile *file, size_t bytes, uint64_t off);
 /* Asks for disk space in one piece before the write at `off`; opens the file. A file system that cannot, or has none
  * left, is found out by that write. */
 sl_status sl_kvfile_reserve(sl_kvfile *file, uint64_t off, uint64_t bytes, sl_err *err) SL_CHECK;
+
+/* What was read of a part, and its checksums. */
+typedef struct sl_kvfile_part {
+    uint32_t layer;
+    uint64_t part, off;
+    size_t bytes;
+    uint64_t found, expected;
+} sl_kvfile_part;
+/* SL_OK, or SL_DAMAGED with layer, segment and offset. */
+sl_status sl_kvfile_judge(const sl_kvfile *file, const sl_kvfile_part *part, sl_err *err) SL_CHECK;
 
 const char *sl_kvfile_mode(const sl_kvfile *file); /* "memory", "direct", "buffered" */
 

@@ -26,6 +26,13 @@ static void fail_at(sl_stream *stream, sl_pos pos, const sl_err *err)
     pthread_cond_broadcast(&stream->wake_caller);
 }
 
+/* What was taken back may have been let go of. Under the lock. */
+static void tell_pausing(sl_stream *stream)
+{
+    if (stream->is_pausing)
+        pthread_cond_broadcast(&stream->wake_caller);
+}
+
 /* Seconds until the rate allows the next read; 0: now. A read may overdraw: small rates still read whole reads. */
 static double rate_wait_s(sl_stream *stream)
 {
@@ -124,6 +131,7 @@ static void collect(sl_stream *stream, double timeout_s)
         double busy_s = sl_queue_busy_s(stream->queue);
         pthread_mutex_lock(&stream->lock);
         land(stream, read, status, &err);
+        tell_pausing(stream);
         stream->read_s = busy_s;
         pthread_mutex_unlock(&stream->lock);
         stream->free_reads[stream->n_free_reads++] = (uint32_t)tag;
@@ -142,13 +150,8 @@ static sl_status check_bytes(sl_stream *stream, const sl_ring_item *item, bool i
         stream->rehearsed ^= found;
         return SL_OK;
     }
-    if (found == item->checksum)
-        return SL_OK;
-    return sl_err_set(err, SL_DAMAGED,
-                      "%s: layer %" PRIu32 ", segment %" PRIu64 ", offset %" PRIu64 " (%zu bytes): checksum %016" PRIx64
-                      ", expected %016" PRIx64,
-                      stream->options.file->name, item->pos.layer, item->pos.part / SL_SEGMENT_PARTS,
-                      item->off & ~SL_OVERLAY_OFF, item->flash_bytes, found, item->checksum);
+    const sl_kvfile_part part = {item->pos.layer, item->pos.part, item->off, item->flash_bytes, found, item->checksum};
+    return sl_kvfile_judge(stream->options.file, &part, err);
 }
 
 /* The memory that a complete part shall move to; NULL when it stays on flash. Under the lock. */
@@ -195,6 +198,7 @@ static bool check_one(sl_stream *stream)
         adopt(stream, item);
     if (item->state == SL_RING_STATE_DROPPED) {
         sl_ring_sweep(&stream->ring, i);
+        tell_pausing(stream);
         return true;
     }
     item->state = SL_RING_STATE_READY;

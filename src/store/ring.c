@@ -98,6 +98,19 @@ bool sl_ring_can_follow(const sl_ring *ring, int32_t behind, size_t bytes)
     return off < ring->bytes && ring->bytes - off >= bytes && !crosses_fence(ring, off, bytes);
 }
 
+bool sl_ring_is_empty(const sl_ring *ring)
+{
+    return ring->items[ENDS].behind == ENDS;
+}
+
+bool sl_ring_is_held_only(const sl_ring *ring)
+{
+    for (int32_t i = ring->items[ENDS].behind; i != ENDS; i = ring->items[i].behind)
+        if (ring->items[i].state != SL_RING_STATE_HELD)
+            return false;
+    return true;
+}
+
 static void link_behind(sl_ring *ring, int32_t i, int32_t before)
 {
     ring->items[i].before = before;

@@ -92,6 +92,10 @@ bool sl_ring_has_room(const sl_ring *ring, size_t bytes);
 /* Whether `bytes` could ever lie directly behind the item. */
 bool sl_ring_can_follow(const sl_ring *ring, int32_t behind, size_t bytes);
 
+/* Whether nobody has any of it; whether all that is had is held by who took it. */
+bool sl_ring_is_empty(const sl_ring *ring);
+bool sl_ring_is_held_only(const sl_ring *ring);
+
 /* Ends of the queue; SL_RING_NONE: it is empty. */
 int32_t sl_ring_first(const sl_ring *ring);
 int32_t sl_ring_last(const sl_ring *ring);

@@ -63,6 +63,15 @@ typedef struct sl_growth {
 } sl_growth;
 void sl_stream_grow_end(sl_stream *stream, uint32_t layer, const sl_growth *growth);
 
+/* Between passes: what was read ahead is taken back, and the reader has let go of it when this returns. The ring's
+ * memory is the caller's until the next pass begins; NULL without a ring. SL_USAGE: a pass is under way, or somebody
+ * holds a part. */
+sl_status sl_stream_pause(sl_stream *stream, uint8_t **room, sl_err *err) SL_CHECK;
+/* After sl_stream_pause: the layer has its first n_groups from now on, which are whole parts. */
+void sl_stream_cut(sl_stream *stream, uint32_t layer, uint64_t n_groups);
+/* Of the open part's bytes on flash. */
+uint64_t sl_stream_open_checksum(const sl_stream *stream, uint32_t layer);
+
 uint64_t sl_stream_groups(const sl_stream *stream, uint32_t layer);
 /* The waiting piece; borrowed until the layer grows. */
 const uint8_t *sl_stream_piece(const sl_stream *stream, uint32_t layer, size_t *bytes);

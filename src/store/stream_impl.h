@@ -74,6 +74,7 @@ struct sl_stream {
 
     /* under lock from here on */
     bool stopping, is_rehearsing;
+    bool is_pausing;        /* somebody waits until the ring is empty */
     sl_err queue_failure; /* why it could not be made; SL_OK: it can, or was not tried */
     sl_stream_note notes[SL_STREAM_NOTES];
     size_t n_notes;

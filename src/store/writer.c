@@ -227,7 +227,8 @@ static sl_status append_part(append_run *run, const uint8_t *groups, uint64_t le
     sl_status status = SL_OK;
     bool is_resident = parts->places[at] == SL_PLACE_RESIDENT;
     if (is_resident) {
-        memcpy(parts->memory[at] + used * run->group_bytes, groups, bytes);
+        /* What a cut keeps comes from where it goes. */
+        memmove(parts->memory[at] + used * run->group_bytes, groups, bytes);
         run->resident_bytes += bytes;
     }
     if (!is_resident || run->writer->options.keeps_all) {
@@ -328,6 +329,14 @@ void sl_writer_start(sl_writer *writer, uint32_t layer, uint64_t n_tokens)
     writer->layers[layer].n_tokens = n_tokens;
     /* Its last segment's space is there; what more of it is asked for again. */
     writer->layers[layer].reserved_segments = n_tokens / SL_SEGMENT_TOKENS;
+}
+
+void sl_writer_cut_tail(sl_writer *writer, uint32_t layer, uint32_t n_tokens)
+{
+    writer_layer *state = &writer->layers[layer];
+    assert(n_tokens <= state->n_tokens % SL_TILE);
+    state->n_tokens -= state->n_tokens % SL_TILE - n_tokens;
+    keep_tail(writer, layer, state->tail, n_tokens);
 }
 
 void sl_writer_set_loading(sl_writer *writer, bool on)

@@ -31,9 +31,11 @@ sl_status sl_writer_append(sl_writer *writer, uint32_t layer, const uint8_t *gro
 const uint8_t *sl_writer_tail(const sl_writer *writer, uint32_t layer, uint32_t *n_tokens);
 uint64_t sl_writer_tokens(const sl_writer *writer, uint32_t layer);
 
-/* While a context is opened. start: a layer's first n_tokens, whole parts, are in the file with their checksums in the
- * table. loading: what is appended is in the file already and is not written again. */
+/* While a context is opened or cut short. start: a layer's first n_tokens, whole parts, are in the file with their
+ * checksums in the table. loading: what is appended is in the file already and is not written again. */
 void sl_writer_start(sl_writer *writer, uint32_t layer, uint64_t n_tokens);
+/* Of the layer's unfilled tile group only n_tokens are left. */
+void sl_writer_cut_tail(sl_writer *writer, uint32_t layer, uint32_t n_tokens);
 void sl_writer_set_loading(sl_writer *writer, bool on);
 
 /* The checksum of a part's full tile groups; with `with_tail` of the unfilled one too, which must be the part's. 0: it

@@ -45,6 +45,19 @@ static void make_file(durable_rig *b, bool is_finished)
     durable_rig_close(b);
 }
 
+/* path as it is now, in `other`. */
+static void make_copy(const durable_rig *b)
+{
+    enum { STEP = 1 << 16 };
+    static uint8_t buf[STEP];
+    FILE *from = fopen(b->path, "rb"), *to = fopen(b->other, "wb");
+    assert_true(from && to);
+    for (size_t n; (n = fread(buf, 1, STEP, from)) > 0;)
+        assert_int_equal(fwrite(buf, 1, n, to), n);
+    fclose(from);
+    assert_int_equal(fclose(to), 0);
+}
+
 static void first_tokens_alone(void **unused)
 {
     (void)unused;
@@ -119,6 +132,117 @@ static void damage_counts_to_the_end_of_the_part(void **unused)
     }
 }
 
+/* Cut and grown at random, in its own file, in memory and below where the durable file ends: as the model. */
+static void cut_and_grow(durable_rig *b)
+{
+    sl_err err;
+    for (int step = 0; step < 12; step++) {
+        uint64_t n = sl_kv_tokens(b->kv, 0);
+        uint64_t keep = n == 0 ? 0 : kv_model_random(&b->model, 8) == 0 ? 0 : cut_of(&b->model, n);
+        bool is_ahead = kv_model_random(&b->model, 2); /* parts of another pass are on their way when it is cut */
+        if (is_ahead && n > 0) {
+            durable_must(sl_kv_pass_begin(b->kv, true, &err), &err);
+            durable_must(sl_kv_pass_end(b->kv, &err), &err);
+        }
+        durable_must(sl_kv_truncate(b->kv, keep, &err), &err);
+        if (kv_model_random(&b->model, 2))
+            durable_rig_walk(b, keep);
+        uint64_t to = keep + kv_model_random(&b->model, b->n_all - keep + 1);
+        append_up_to(b, to);
+        durable_rig_walk(b, to);
+    }
+}
+
+static void cut_equals_plain(void **unused)
+{
+    (void)unused;
+    static durable_rig b;
+    uint64_t seed = durable_seed() + 7000;
+    for (int i = 0; i < (EFFORT_IS_SMALL ? 8 : 40); i++) {
+        print_message("seed %lu\n", (unsigned long)(seed + (uint64_t)i));
+        durable_rig_start(&b, seed + (uint64_t)i, 0);
+        if (i % 4 == 0) { /* ephemeral */
+            durable_rig_open_kv(&b, false);
+            append_up_to(&b, b.n_all);
+            cut_and_grow(&b);
+        } else {
+            uint64_t n_all = b.n_all;
+            b.n_all = 1 + kv_model_random(&b.model, n_all);
+            make_file(&b, i % 2 == 0);
+            make_copy(&b);
+            b.n_all = n_all;
+            durable_rig_open_file(&b, b.path, false);
+            durable_rig_open_kv(&b, false);
+            cut_and_grow(&b);
+            durable_rig_close(&b);
+            durable_rig_same_files(b.path, b.other);
+        }
+        durable_rig_close(&b);
+        durable_rig_stop(&b);
+    }
+}
+
+/* A window that was given up half way: some layers have its rows, others not. */
+static void uneven_layers_are_cut(void **unused)
+{
+    (void)unused;
+    static durable_rig b;
+    sl_err err;
+    for (uint64_t i = 0; i < (EFFORT_IS_SMALL ? 6 : 20); i++) {
+        durable_rig_start(&b, durable_seed() + 8000 + i, 0);
+        durable_rig_open_kv(&b, false);
+        uint64_t n = kv_model_random(&b.model, b.n_all), some = b.n_all - n;
+        append_up_to(&b, n);
+        durable_must(sl_kv_pass_begin(b.kv, true, &err), &err);
+        sl_kv_part part;
+        bool found = true;
+        while (found) {
+            durable_must(sl_kv_next(b.kv, 0, &part, &found, &err), &err);
+            if (found)
+                sl_kv_release(b.kv, &part);
+        }
+        durable_must(sl_kv_append(b.kv, 0, durable_rig_groups(&b, 0, n), some, &err), &err);
+        assert_int_equal(sl_kv_truncate(b.kv, n, &err), SL_USAGE); /* the pass has not ended */
+        durable_must(sl_kv_pass_end(b.kv, &err), &err);
+        durable_must(sl_kv_truncate(b.kv, n, &err), &err);
+        durable_rig_walk(&b, n);
+        append_up_to(&b, b.n_all);
+        durable_rig_walk(&b, b.n_all);
+        durable_rig_close(&b);
+        durable_rig_stop(&b);
+    }
+}
+
+/* A cut that cannot read what it keeps says so, and so does everything afterwards. */
+static void failed_cut_is_told(void **unused)
+{
+    (void)unused;
+    static durable_rig b;
+    sl_err err;
+    durable_rig_start(&b, durable_seed() + 9000, 5000);
+    durable_rig_build(&b, b.path);
+    durable_rig_open_file(&b, b.path, false);
+    const sl_kv_options options = {.geom = b.model.geom, .dir = durable_test_dir(), .max_tokens = b.n_all,
+                                   .n_slots = 2, .durable = b.durable, .budget = &b.budget};
+    durable_must(sl_kv_create(&options, &b.kv, &err), &err);
+    int fd = open(b.path, O_RDWR);
+    const uint8_t junk = 0xa5;
+    sl_layout layout = sl_layout_of(&b.model.geom);
+    assert_int_equal(pwrite(fd, &junk, 1, (off_t)sl_layout_segment_off(&layout, 0) + 70), 1);
+    close(fd);
+    assert_int_equal(sl_kv_truncate(b.kv, 100, &err), SL_DAMAGED);
+    assert_non_null(strstr(err.text, "layer 0, segment 0"));
+    assert_int_equal(sl_kv_truncate(b.kv, 50, &err), SL_FAILED);
+    assert_int_equal(sl_kv_pass_begin(b.kv, false, &err), SL_FAILED);
+    assert_non_null(strstr(err.text, "open it again"));
+    durable_rig_close(&b);
+    durable_rig_open_file(&b, b.path, true);
+    durable_rig_open_kv(&b, true);
+    assert_int_equal(sl_kv_truncate(b.kv, 4500, &err), SL_USAGE); /* kept tokens stay */
+    durable_rig_close(&b);
+    durable_rig_stop(&b);
+}
+
 static void refusals(void **unused)
 {
     (void)unused;
@@ -143,6 +267,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(first_tokens_alone),
         cmocka_unit_test(damage_counts_to_the_end_of_the_part),
+        cmocka_unit_test(cut_equals_plain),
+        cmocka_unit_test(uneven_layers_are_cut),
+        cmocka_unit_test(failed_cut_is_told),
         cmocka_unit_test(refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
