@@ -1,5 +1,6 @@
 #include "api/estimate.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "model/graph.h"
@@ -98,11 +99,12 @@ static bool has_rates(const sl_estimate_input *in)
     return in->rates->keys[in->type][0] > 0.0;
 }
 
-/* Row i of the prompt sees i + 1 keys; a tile that the diagonal cuts is computed whole, half of it in vain. */
+/* Row i of the prompt sees what was stored and i + 1 keys; a tile that the diagonal cuts is computed whole, half of it in vain. */
 static double prefill_compute_s(const sl_estimate_input *in)
 {
     double n = (double)in->prompt_tokens, window = (double)in->plan->window_tokens;
     double rows = n < window ? n : window, seen = n * (n + 1.0) / 2.0 + n * (SL_TILE / 2.0);
+    seen += n * (double)in->stored_tokens;
     double attention = sl_estimate_attn_s(in->rates->keys[in->type], seen / rows, rows) * (double)in->hp->n_layers;
     double projections = all_madds_s(in, rows) * n / rows;
     return attention + projections + (in->all_logits ? logits_s(in, n) : 0.0);
@@ -137,6 +139,20 @@ static uint64_t less(uint64_t bytes, uint64_t taken)
     return bytes > taken ? bytes - taken : 0;
 }
 
+/* Unfilled tiles never leave memory. On top of a file's tokens the last, open part of them is written once more: into
+ * the file that lies over theirs. */
+static uint64_t written_bytes(const sl_estimate_input *in, double on_flash)
+{
+    const sl_plan *plan = in->plan;
+    if (in->keeps)
+        return in->prompt_tokens * plan->kv_token_bytes;
+    uint64_t tiles = plan->max_tokens / SL_TILE * SL_TILE;
+    uint64_t there = in->stored_tokens / SL_PART_TOKENS * SL_PART_TOKENS;
+    if (there == 0)
+        return less(tiles * plan->kv_token_bytes, plan->resident_bytes);
+    return (uint64_t)((double)(less(tiles, there) * plan->kv_token_bytes) * on_flash);
+}
+
 /* What of the cache goes by way of the disk, and how fast that is. */
 static void fill_disk(const sl_estimate_input *in, sl_estimate *out)
 {
@@ -150,17 +166,19 @@ static void fill_disk(const sl_estimate_input *in, sl_estimate *out)
     double cap = (double)in->read_rate;
     if (cap > 0.0 && (out->disk_read_rate <= 0.0 || cap < out->disk_read_rate))
         out->disk_read_rate = cap;
-    /* Unfilled tiles never leave memory. Resident parts are spread evenly over every prefix. */
+    /* Resident parts are spread evenly over every prefix. */
     uint64_t tiles = plan->max_tokens / SL_TILE * SL_TILE * plan->kv_token_bytes;
     double on_flash = tiles > 0 ? (double)less(tiles, plan->resident_bytes) / (double)tiles : 0.0;
     double token_on_flash = (double)plan->kv_token_bytes * on_flash;
-    uint64_t stored = sl_estimate_stored_tokens(in->prompt_tokens, plan->window_tokens);
-    double again = (double)stored * token_on_flash;
+    double n_windows = ceil((double)in->prompt_tokens / (double)plan->window_tokens);
+    double stored = (double)sl_estimate_stored_tokens(in->prompt_tokens, plan->window_tokens);
+    double again = (stored + n_windows * (double)in->stored_tokens) * token_on_flash;
     out->read_bytes_prefill = again < 0x1p63 ? (uint64_t)again : UINT64_MAX;
-    out->written_bytes = less(tiles, plan->resident_bytes);
+    out->written_bytes = written_bytes(in, on_flash);
     out->pass_bytes = less(tiles, plan->decode_resident_bytes);
     out->prefill_read_s = seconds_for(out->read_bytes_prefill, out->disk_read_rate);
-    out->prefill_write_s = seconds_for((uint64_t)((double)in->prompt_tokens * token_on_flash), out->disk_write_rate);
+    double written = (double)in->prompt_tokens * (in->keeps ? (double)plan->kv_token_bytes : token_on_flash);
+    out->prefill_write_s = seconds_for((uint64_t)written, out->disk_write_rate);
     out->pass_disk_s = seconds_for(out->pass_bytes, out->disk_read_rate);
 }
 

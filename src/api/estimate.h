@@ -42,6 +42,8 @@ typedef struct sl_estimate_input {
     size_t rows;            /* of a pass */
     uint64_t read_rate;     /* the cap; 0: none */
     bool all_logits;        /* of every row: scoring */
+    uint64_t stored_tokens; /* that a file has before the prompt */
+    bool keeps;             /* the prompt goes into that file, all of it */
 } sl_estimate_input;
 
 void sl_estimate_make(const sl_estimate_input *in, sl_estimate *out);

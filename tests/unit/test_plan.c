@@ -137,7 +137,30 @@ static void sample_init(sample *s)
             s->rates.madds[types[t]][i] = 1e9;
     s->rates.memory = 1e6;
     s->io = (sl_io_profile){1 << 20, 8 << 20, 1e4, 1e5, true, true};
-    s->in = (sl_estimate_input){&s->hp, &s->work, &s->plan, &s->rates, &s->io, SL_KV_TYPE_Q8_0, 8192, 10, 0, false};
+    s->in = (sl_estimate_input){&s->hp, &s->work, &s->plan, &s->rates, &s->io, SL_KV_TYPE_Q8_0, 8192, 10, 0, false, 0,
+                                false};
+}
+
+/* 4,096 tokens of a file and as many on top of them. */
+static void on_top_of_a_file(void **unused)
+{
+    (void)unused;
+    sample s;
+    sample_init(&s);
+    s.in.prompt_tokens = s.in.stored_tokens = 4096;
+    sl_estimate e;
+    sl_estimate_make(&s.in, &e);
+    double attention = (4096.0 * 4097.0 / 2 + 4096.0 * 32 + 4096.0 * 4096.0) * 2 * 1e-6;
+    assert_near(attention + 4096 * 4e6 * 1e-9, e.prefill_compute_s);
+    assert_int_equal(4096 * 75, e.read_bytes_prefill); /* by one window */
+    assert_int_equal(4096 * 75, e.written_bytes);
+    s.in.stored_tokens = 4096 + 1023; /* an open part is written again */
+    sl_estimate_make(&s.in, &e);
+    assert_int_equal(4096 * 75, e.written_bytes);
+    s.in.keeps = true;
+    sl_estimate_make(&s.in, &e);
+    assert_int_equal(4096 * 100, e.written_bytes); /* what stays in memory, too */
+    assert_near(4096 * 100 / 1e5, e.prefill_write_s);
 }
 
 static void every_figure_by_hand(void **unused)
@@ -479,6 +502,7 @@ int main(void)
         cmocka_unit_test(no_number_of_tokens_wraps),
         cmocka_unit_test(times_between_and_beyond_the_points),
         cmocka_unit_test(every_figure_by_hand),
+        cmocka_unit_test(on_top_of_a_file),
         cmocka_unit_test(the_rows_that_outlast_the_disk),
         cmocka_unit_test(a_cap_stands_for_a_faster_disk),
         cmocka_unit_test(what_is_not_measured_is_left_out),
