@@ -391,6 +391,8 @@ void sl_plan_estimate(const sl_engine *engine, const sl_context_options *options
         .rows = rows,
         .read_rate = options->read_rate,
         .all_logits = options->all_logits,
+        .stored_tokens = stored_tokens(options),
+        .keeps = options->keep,
     };
     sl_estimate_make(&in, out);
     out->disk_remembered = io && !engine->io.was_probed;
