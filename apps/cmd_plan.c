@@ -8,21 +8,25 @@ typedef struct plan_state {
     cli c;
     cli_machine machine;
     int64_t tokens, rows;
+    double drive_tb;
     sl_engine *engine;
     sl_engine_info info;
     sl_plan plan;
     sl_estimate estimate;
+    sl_store_space file; /* of a context file of as many tokens */
 } plan_state;
 
 static bool parse(plan_state *s, int argc, char **argv, int *exit_code, sl_err *err)
 {
-    enum { OWN_OPTIONS = 2 };
+    enum { OWN_OPTIONS = 3 };
     s->rows = 64;
     const sl_arg own[OWN_OPTIONS] = {
         {.name = "tokens", .kind = SL_ARG_KIND_TOKENS, .out = &s->tokens, .required = true, .min = 1,
          .max = INT64_C(1) << 40, .help = "length of the whole context, answer included"},
         {.name = "rows", .kind = SL_ARG_KIND_INT, .out = &s->rows, .min = 1, .max = 256,
          .help = "rows that a pass over it serves: the last token and its drafts", .default_text = "64"},
+        {.name = "drive-tb", .kind = SL_ARG_KIND_FLOAT, .out = &s->drive_tb, .low = 0.001, .high = 1e9,
+         .help = "size of the drive in terabytes: says how many times what is written fills it"},
     };
     sl_arg options[OWN_OPTIONS + CLI_MACHINE_OPTIONS];
     size_t n = cli_model_options(&s->machine, options);
@@ -77,6 +81,20 @@ static void print_rate(const char *what, double rate)
     printf("  %-32s%12s\n", what, rate > 0.0 ? sl_text_format_rate(rate, text) : "-");
 }
 
+static double drive_writes(const plan_state *s, uint64_t bytes)
+{
+    return (double)bytes / (s->drive_tb * 1e12);
+}
+
+static void print_drive(const plan_state *s, uint64_t bytes)
+{
+    char what[64];
+    if (s->drive_tb <= 0)
+        return;
+    snprintf(what, sizeof what, "drive writes of %g TB", s->drive_tb);
+    printf("  %-32s%12.3g\n", what, drive_writes(s, bytes));
+}
+
 static void print_sizes(const plan_state *s)
 {
     const sl_plan *p = &s->plan;
@@ -106,6 +124,11 @@ static void print_sizes(const plan_state *s)
     else
         print_size("free", p->disk_free_bytes);
     print_size("to be written", s->estimate.written_bytes);
+    print_drive(s, s->estimate.written_bytes);
+    printf("file     a context file (sluice prefill)\n");
+    print_size("needed", s->file.file_bytes);
+    print_size("to be written", s->file.written_bytes);
+    print_drive(s, s->file.written_bytes);
 }
 
 static void print_times(const plan_state *s)
@@ -160,6 +183,7 @@ static sl_status print_json(const plan_state *s, const sl_err *problem, sl_err *
         {"ring_bytes", p->ring_bytes}, {"window_tokens", p->window_tokens}, {"window_bytes", p->window_bytes},
         {"resident_bytes", p->resident_bytes}, {"decode_resident_bytes", p->decode_resident_bytes},
         {"needed_bytes", p->needed_bytes}, {"disk_bytes", p->disk_bytes}, {"disk_free_bytes", p->disk_free_bytes},
+        {"file_bytes", s->file.file_bytes}, {"file_written_bytes", s->file.written_bytes},
     };
     sl_json j;
     sl_json_init(&j, stdout);
@@ -180,6 +204,12 @@ static sl_status print_json(const plan_state *s, const sl_err *problem, sl_err *
     for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
         sl_json_key(&j, counts[i].key);
         sl_json_uint(&j, counts[i].value);
+    }
+    if (s->drive_tb > 0) {
+        sl_json_key(&j, "drive_writes");
+        sl_json_double(&j, drive_writes(s, s->estimate.written_bytes));
+        sl_json_key(&j, "file_drive_writes");
+        sl_json_double(&j, drive_writes(s, s->file.written_bytes));
     }
     sl_json_key(&j, "estimate");
     cli_json_estimate(&j, &s->estimate);
@@ -224,6 +254,10 @@ static sl_status work(plan_state *s, sl_err *err)
     /* A refusal comes with all that is known, unless it came before anything was. */
     if (status != SL_OK && !(status == SL_REFUSED && s->plan.kv_bytes > 0))
         return status;
+    sl_err found = *err;
+    if (sl_store_get_space(s->engine, NULL, &options, (uint64_t)s->tokens, &s->file, err) != SL_OK)
+        return SL_FAILED;
+    *err = found;
     if (s->machine.json) {
         sl_err cause = *err;
         sl_status written = print_json(s, status == SL_OK ? NULL : &cause, status == SL_OK ? err : NULL);
