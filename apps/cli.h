@@ -69,6 +69,9 @@ sl_status cli_open_store(sl_engine *engine, const char *path, bool chat, sl_stor
 /* Whether a file begins as a context does; and what is in one. */
 bool cli_is_context(const char *path);
 sl_status cli_inspect_context(const char *path, bool json, sl_err *err);
+/* A damaged thing: a line; the members of an object. */
+void cli_print_damage(const sl_store_damage *damage);
+void cli_json_damage(sl_json *json, const sl_store_damage *damage);
 
 /* sl_text_read; SL_CANCELLED after Ctrl-C. */
 sl_status cli_read_text(const char *path, uint64_t limit, char **out, size_t *out_bytes, sl_err *err);
@@ -104,6 +107,7 @@ int cmd_score(int argc, char **argv, sl_err *err);
 int cmd_plan(int argc, char **argv, sl_err *err);
 int cmd_tokenize(int argc, char **argv, sl_err *err);
 int cmd_inspect(int argc, char **argv, sl_err *err);
+int cmd_repair(int argc, char **argv, sl_err *err);
 int cmd_verify(int argc, char **argv, sl_err *err);
 int cmd_export_text(int argc, char **argv, sl_err *err);
 int cmd_rm(int argc, char **argv, sl_err *err);

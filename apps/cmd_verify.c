@@ -15,34 +15,12 @@ static void print_damage(void *arg, const sl_store_damage *d)
     verify_state *v = arg;
     sl_progress_clear(&v->c.progress);
     if (!v->json) {
-        printf("damaged: %s", d->what);
-        if (d->copy >= 0)
-            printf(" (copy %d)", d->copy + 1);
-        if (d->layer >= 0)
-            printf(", layer %lld", (long long)d->layer);
-        if (d->segment >= 0)
-            printf(", segment %lld", (long long)d->segment);
-        printf(", offset %llu (%llu bytes)\n", (unsigned long long)d->off, (unsigned long long)d->bytes);
+        printf("damaged: ");
+        cli_print_damage(d);
         return;
     }
-    const struct {
-        const char *key;
-        int64_t value;
-    } numbers[] = {{"copy", d->copy}, {"layer", d->layer}, {"segment", d->segment}};
     sl_json_object_start(&v->j);
-    sl_json_key(&v->j, "what");
-    sl_json_string(&v->j, d->what);
-    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
-        sl_json_key(&v->j, numbers[i].key);
-        if (numbers[i].value < 0)
-            sl_json_null(&v->j);
-        else
-            sl_json_int(&v->j, numbers[i].value);
-    }
-    sl_json_key(&v->j, "offset");
-    sl_json_uint(&v->j, d->off);
-    sl_json_key(&v->j, "bytes");
-    sl_json_uint(&v->j, d->bytes);
+    cli_json_damage(&v->j, d);
     sl_json_object_end(&v->j);
 }
 

@@ -1,4 +1,4 @@
-/* sluice inspect on a context file. */
+/* sluice inspect on a context file; damaged things of one in words and JSON. */
 #include <stdio.h>
 #include <string.h>
 
@@ -92,4 +92,37 @@ sl_status cli_inspect_context(const char *path, bool json, sl_err *err)
         print_text(path, &info);
     sl_store_close(store);
     return status;
+}
+
+void cli_print_damage(const sl_store_damage *d)
+{
+    printf("%s", d->what);
+    if (d->copy >= 0)
+        printf(" (copy %d)", d->copy + 1);
+    if (d->layer >= 0)
+        printf(", layer %lld", (long long)d->layer);
+    if (d->segment >= 0)
+        printf(", segment %lld", (long long)d->segment);
+    printf(", offset %llu (%llu bytes)\n", (unsigned long long)d->off, (unsigned long long)d->bytes);
+}
+
+void cli_json_damage(sl_json *j, const sl_store_damage *d)
+{
+    const struct {
+        const char *key;
+        int64_t value;
+    } numbers[] = {{"copy", d->copy}, {"layer", d->layer}, {"segment", d->segment}};
+    sl_json_key(j, "what");
+    sl_json_string(j, d->what);
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
+        sl_json_key(j, numbers[i].key);
+        if (numbers[i].value < 0)
+            sl_json_null(j);
+        else
+            sl_json_int(j, numbers[i].value);
+    }
+    sl_json_key(j, "offset");
+    sl_json_uint(j, d->off);
+    sl_json_key(j, "bytes");
+    sl_json_uint(j, d->bytes);
 }

@@ -430,7 +430,7 @@ typedef struct sl_store_repaired {
     uint64_t file_bytes;
     uint64_t n_found, n_repaired, n_lost; /* things */
     uint64_t tokens_computed, tokens_damaged; /* of damaged parts */
-    uint64_t bytes_written;
+    uint64_t bytes_written, peak_rss_bytes;
 } sl_store_repaired;
 
 /* Rewrites exactly what is damaged in a context file, finished or not: a copy of superblock or record from the other

@@ -5,6 +5,11 @@
 
 #include "store/durable_verify_impl.h"
 
+static size_t chunk_bytes(const sl_verify *v)
+{
+    return SL_VERIFY_N_SLICES * v->slice_bytes;
+}
+
 static void tell_all(sl_verify *v)
 {
     for (size_t i = 0; i < v->n_found; i++)
@@ -23,11 +28,11 @@ static void work(void *arg, size_t item, size_t worker)
         sl_verify_judge(v, v->judging, v->judging_bytes, v->read_off - v->judging_bytes);
         return;
     }
-    size_t from = item * SL_VERIFY_SLICE_BYTES;
+    size_t from = item * v->slice_bytes;
     v->slice_failed[item] = false;
     if (from >= v->reading_bytes)
         return;
-    size_t bytes = v->reading_bytes - from < SL_VERIFY_SLICE_BYTES ? v->reading_bytes - from : SL_VERIFY_SLICE_BYTES;
+    size_t bytes = v->reading_bytes - from < v->slice_bytes ? v->reading_bytes - from : v->slice_bytes;
     sl_err why;
     v->slice_failed[item] = sl_vfs_read(v->d->vfs, v->d->file, v->d->path, v->reading + from, bytes,
                                         v->read_off + from, &why) != SL_OK;
@@ -35,9 +40,10 @@ static void work(void *arg, size_t item, size_t worker)
         memset(v->reading + from, UINT8_MAX, bytes); /* no checksum is that of these */
 }
 
-static sl_damage unreadable(uint64_t off)
+static sl_damage unreadable(const sl_verify *v, uint64_t slice)
 {
-    return (sl_damage){"bytes that cannot be read", -1, -1, -1, off, SL_VERIFY_SLICE_BYTES};
+    return (sl_damage){"bytes that cannot be read", -1, -1, -1, v->read_off + slice * v->slice_bytes, v->slice_bytes,
+                       .kind = SL_DAMAGE_UNREADABLE};
 }
 
 static sl_status read_and_judge(sl_verify *v, sl_err *err)
@@ -47,11 +53,11 @@ static sl_status read_and_judge(sl_verify *v, sl_err *err)
     for (unsigned round = 0; v->judging_bytes > 0 || v->read_off < size; round++) {
         uint64_t left = size - v->read_off;
         v->reading = v->chunks[round & 1];
-        v->reading_bytes = left < SL_VERIFY_CHUNK_BYTES ? (size_t)left : SL_VERIFY_CHUNK_BYTES;
+        v->reading_bytes = left < chunk_bytes(v) ? (size_t)left : chunk_bytes(v);
         sl_pool_run(v->pool, SL_VERIFY_N_SLICES + 1, work, v);
         for (uint64_t i = 0; i < SL_VERIFY_N_SLICES; i++)
             if (v->slice_failed[i])
-                sl_verify_tell(v, unreadable(v->read_off + i * SL_VERIFY_SLICE_BYTES));
+                sl_verify_tell(v, unreadable(v, i));
         tell_all(v);
         v->read_off += v->reading_bytes;
         v->judging = v->reading;
@@ -80,7 +86,7 @@ static sl_status judge_superblocks(sl_verify *v, sl_err *err)
         if (read == SL_OK)
             read = sl_superblock_decode(buf, bytes, v->o->budget, &found, &why);
         if (read != SL_OK || found.checksum != v->d->superblock.checksum)
-            sl_verify_tell(v, (sl_damage){"superblock", copy, -1, -1, off, bytes});
+            sl_verify_tell(v, (sl_damage){"superblock", copy, -1, -1, off, bytes, .kind = SL_DAMAGE_COPY});
         sl_superblock_free(&found, v->o->budget);
     }
     sl_mem_unmap(v->o->budget, buf, bytes);
@@ -124,7 +130,7 @@ static sl_status start(sl_verify *v, sl_err *err)
     uint64_t wanted = sl_layout_segment_off(layout, v->n_segments > needed ? v->n_segments : needed);
     if (size < wanted || (!v->has_commit && size != wanted))
         sl_verify_tell(v, (sl_damage){"size of the file", -1, -1, -1, size < wanted ? size : wanted,
-                                      size < wanted ? wanted - size : size - wanted});
+                                      size < wanted ? wanted - size : size - wanted, .kind = SL_DAMAGE_SIZE});
     return judge_superblocks(v, err);
 }
 
@@ -138,8 +144,12 @@ static sl_status take_memory(sl_verify *v, sl_err *err)
         status = sl_mem_map(budget, (size_t)v->d->layout.commit_bytes, "commit record", &v->commit_buf, err);
     if (status == SL_OK)
         status = sl_mem_map(budget, 2 * sl_verify_record_bytes(v), "segment record", &v->records, err);
+    /* Large reads where there is memory for them. */
+    v->slice_bytes = SL_VERIFY_SLICE_BYTES;
+    while (v->slice_bytes > SL_VERIFY_LEAST_SLICE_BYTES && 2 * chunk_bytes(v) > sl_budget_left(budget) / 2)
+        v->slice_bytes /= 2;
     for (int i = 0; status == SL_OK && i < 2; i++)
-        status = sl_mem_map(budget, SL_VERIFY_CHUNK_BYTES, "what is verified", &v->chunks[i], err);
+        status = sl_mem_map(budget, chunk_bytes(v), "what is verified", &v->chunks[i], err);
     return status == SL_OK ? sl_pool_create(SL_VERIFY_N_SLICES + 1, budget, &v->pool, err) : status;
 }
 
@@ -148,15 +158,22 @@ static void give_memory(sl_verify *v)
     sl_budget *budget = v->o->budget;
     sl_pool_destroy(v->pool);
     for (int i = 0; i < 2; i++)
-        sl_mem_unmap(budget, v->chunks[i], SL_VERIFY_CHUNK_BYTES);
+        sl_mem_unmap(budget, v->chunks[i], chunk_bytes(v));
     sl_mem_unmap(budget, v->records, v->d ? 2 * sl_verify_record_bytes(v) : 0);
     sl_mem_unmap(budget, v->commit_buf, v->d ? (size_t)v->d->layout.commit_bytes : 0);
     XXH3_freeState(v->hash);
-    sl_durable_close(v->d);
+    if (!v->o->opened)
+        sl_durable_close(v->d);
 }
 
-static sl_status run(sl_verify *v, sl_err *err)
+static sl_status open_file(sl_verify *v, sl_err *err)
 {
+    if (v->o->opened) {
+        v->d = v->o->opened;
+        int64_t size = v->d->vfs->size(v->d->file);
+        v->result->file_bytes = size > 0 ? (uint64_t)size : 0;
+        return size > 0 ? SL_OK : sl_err_set(err, SL_FAILED, "%s: its size cannot be had", v->d->path);
+    }
     const sl_durable_options options = {.vfs = v->o->vfs,
                                         .path = v->o->path,
                                         .force_buffered = v->o->force_buffered,
@@ -165,8 +182,12 @@ static sl_status run(sl_verify *v, sl_err *err)
     sl_status status = sl_durable_new(&options, &v->d, err);
     if (status == SL_OK)
         status = sl_durable_open_file(v->d, &v->result->file_bytes, err);
-    if (status == SL_OK)
-        status = sl_durable_load_superblock(v->d, v->result->file_bytes, err);
+    return status == SL_OK ? sl_durable_load_superblock(v->d, v->result->file_bytes, err) : status;
+}
+
+static sl_status run(sl_verify *v, sl_err *err)
+{
+    sl_status status = open_file(v, err);
     if (status == SL_OK)
         status = take_memory(v, err);
     if (status == SL_OK)
@@ -178,7 +199,7 @@ static sl_status run(sl_verify *v, sl_err *err)
     uint64_t n_tokens = v->result->n_tokens, intended = v->commit.intended_tokens;
     v->result->intended_tokens = intended > n_tokens ? intended : n_tokens;
     return v->result->n_damaged == 0 ? SL_OK
-                                     : sl_err_set(err, SL_DAMAGED, "%s: %" PRIu64 " damaged %s", v->o->path,
+                                     : sl_err_set(err, SL_DAMAGED, "%s: %" PRIu64 " damaged %s", v->d->path,
                                                   v->result->n_damaged, v->result->n_damaged == 1 ? "place" : "places");
 }
 

@@ -6,17 +6,30 @@
 
 #include "store/durable.h"
 
+typedef enum sl_damage_kind {
+    SL_DAMAGE_COPY,   /* of a superblock or a record */
+    SL_DAMAGE_UNUSED, /* bytes that should be zero */
+    SL_DAMAGE_PART,
+    SL_DAMAGE_CHAIN, /* records that do not belong together */
+    SL_DAMAGE_SIZE,  /* of the file */
+    SL_DAMAGE_UNREADABLE
+} sl_damage_kind;
+
 typedef struct sl_damage {
     const char *what;       /* static: "superblock", "segment record", "part", ... */
     int copy;               /* 0 or 1; -1: there is only one */
     int64_t layer, segment; /* -1: of none */
     uint64_t off, bytes;    /* where in the file */
+    sl_damage_kind kind;
+    uint32_t part; /* SL_DAMAGE_PART: of the segment */
+    uint64_t end;  /* SL_DAMAGE_UNUSED: where the bytes that should be zero end */
 } sl_damage;
 
 typedef struct sl_verify_options {
     const sl_vfs *vfs; /* NULL: the system's */
     const char *path;
     bool force_buffered;
+    sl_durable *opened; /* borrowed, its superblock read; what is above does not count then. NULL: opened here */
     sl_budget *budget;
     sl_log log;
     void (*found)(void *arg, const sl_damage *damage);                            /* in order of position, nearly */

@@ -11,7 +11,7 @@
 enum {
     SL_VERIFY_SLICE_BYTES = 4 << 20, /* of one read */
     SL_VERIFY_N_SLICES = 4,          /* at once: enough for a fast disk */
-    SL_VERIFY_CHUNK_BYTES = SL_VERIFY_N_SLICES * SL_VERIFY_SLICE_BYTES,
+    SL_VERIFY_LEAST_SLICE_BYTES = 256 << 10,
     SL_VERIFY_MAX_FOUND = 2048 /* of a chunk: more than it has parts and gaps between them */
 };
 
@@ -52,6 +52,7 @@ typedef struct sl_verify {
     sl_commit commit;
     uint8_t *commit_buf, *records;
     uint8_t *chunks[2];
+    size_t slice_bytes;
     XXH3_state_t *hash;
     sl_pool *pool;
 

@@ -15,10 +15,12 @@ void sl_verify_tell(sl_verify *v, sl_damage damage)
 
 /* ---- the segment's record ---- */
 
+/* copy -1: both are whole, and wrong. */
 static sl_damage record_damage(const sl_verify *v, const char *what, int copy)
 {
     uint64_t off = sl_layout_record_off(&v->d->layout, v->segment) + (copy > 0 ? sl_verify_record_bytes(v) : 0);
-    return (sl_damage){what, copy, -1, (int64_t)v->segment, off, sl_verify_record_bytes(v)};
+    return (sl_damage){what, copy, -1, (int64_t)v->segment, off, sl_verify_record_bytes(v),
+                       .kind = copy < 0 ? SL_DAMAGE_CHAIN : SL_DAMAGE_COPY};
 }
 
 static bool read_record(sl_verify *v, int copy, sl_record *out)
@@ -204,7 +206,8 @@ static void end_region(sl_verify *v)
     if (piece > 0)
         XXH3_64bits_update(v->hash, piece_of(v, r->layer), (size_t)piece);
     if (XXH3_64bits_digest(v->hash) != v->sums[(size_t)r->layer * SL_SEGMENT_PARTS + r->part])
-        sl_verify_tell(v, (sl_damage){r->what, -1, (int64_t)r->layer, (int64_t)v->segment, r->off, r->checked});
+        sl_verify_tell(v, (sl_damage){r->what, -1, (int64_t)r->layer, (int64_t)v->segment, r->off, r->checked,
+                                      .kind = SL_DAMAGE_PART, .part = r->part});
 }
 
 void sl_verify_next_region(sl_verify *v, uint64_t off)
@@ -231,7 +234,8 @@ static void expect_zero(sl_verify *v, const uint8_t *buf, size_t n, uint64_t off
         first++;
     v->region.is_told = true;
     bool is_in_segment = v->state != SL_VERIFY_SEGMENT_HEAD && v->state != SL_VERIFY_SEGMENT_NONE;
-    sl_verify_tell(v, (sl_damage){v->region.what, -1, -1, is_in_segment ? (int64_t)v->segment : -1, off + first, 1});
+    sl_verify_tell(v, (sl_damage){v->region.what, -1, -1, is_in_segment ? (int64_t)v->segment : -1, off + first, 1,
+                                  .kind = SL_DAMAGE_UNUSED, .end = off + v->region.left});
 }
 
 static void count_outside(sl_verify *v, const uint8_t *buf, size_t n)

@@ -1,0 +1,282 @@
+/* What stands twice in a context file, and bytes that should be zero. */
+#include <string.h>
+
+#include "store/durable_repair_impl.h"
+
+static sl_status read_at(sl_repair *r, void *buf, size_t bytes, uint64_t off, sl_err *err)
+{
+    return sl_vfs_read(r->d->vfs, r->d->file, r->d->path, buf, bytes, off, err);
+}
+
+/* Copies the bytes at `from` to where the damaged ones are; the buffer has room for all of them. */
+static sl_status mend_copy(sl_repair *r, uint8_t *buf, const sl_damage *damage, uint64_t from, sl_err *err)
+{
+    sl_status status = SL_OK;
+    if (!r->o.dry_run)
+        status = read_at(r, buf, (size_t)damage->bytes, from, err);
+    if (status == SL_OK && !r->o.dry_run)
+        status = sl_durable_write(r->d, buf, (size_t)damage->bytes, damage->off, err);
+    if (status == SL_OK)
+        sl_repair_tell(r, damage, false);
+    return status;
+}
+
+/* ---- superblock ---- */
+
+static sl_status mend_superblocks(sl_repair *r, sl_err *err)
+{
+    size_t bytes = (size_t)r->d->layout.superblock_bytes;
+    uint8_t *buf = NULL;
+    sl_status status = sl_mem_map(r->o.budget, bytes, "superblock", &buf, err);
+    for (int copy = 0; status == SL_OK && copy < 2; copy++) {
+        const sl_damage damage = {"superblock", copy, -1, -1, (uint64_t)copy * bytes, bytes, .kind = SL_DAMAGE_COPY};
+        sl_superblock found = {0};
+        sl_err why;
+        sl_status read = read_at(r, buf, bytes, damage.off, &why);
+        if (read == SL_OK)
+            read = sl_superblock_decode(buf, bytes, r->o.budget, &found, &why);
+        /* One of them is whole, or the file would not have been opened. */
+        if (read != SL_OK || found.checksum != r->d->superblock.checksum)
+            status = mend_copy(r, buf, &damage, (uint64_t)(1 - copy) * bytes, err);
+        sl_superblock_free(&found, r->o.budget);
+    }
+    sl_mem_unmap(r->o.budget, buf, bytes);
+    return status;
+}
+
+/* ---- commit records ---- */
+
+typedef struct commit_copy {
+    bool is_whole, is_empty;
+    uint64_t generation, bytes; /* in whole sectors */
+    uint64_t checksum;          /* of all of it */
+} commit_copy;
+
+static commit_copy look_at_commit(sl_repair *r, uint8_t *buf, uint64_t off)
+{
+    sl_commit commit;
+    sl_err why = {SL_OK, ""};
+    commit_copy out = {0};
+    sl_status status = read_at(r, buf, r->d->commit_room, off, &why);
+    if (status != SL_OK)
+        return out;
+    status = sl_commit_decode(buf, r->d->commit_room, &r->d->superblock.geom, r->d->superblock.checksum, &commit, &why);
+    out.is_whole = status == SL_OK;
+    out.is_empty = status == SL_FAILED;
+    if (!out.is_whole)
+        return out;
+    out.generation = commit.generation;
+    uint64_t bytes = sl_commit_record_bytes(&r->d->superblock.geom, commit.n_tokens);
+    out.bytes = sl_repair_up_sector(bytes);
+    memcpy(&out.checksum, buf + bytes - sizeof out.checksum, sizeof out.checksum);
+    return out;
+}
+
+/* Of two copies in an area the one that counts stands in both afterwards. An area of which neither is whole holds what a
+ * crash left, or nothing that is still needed. */
+static sl_status mend_area(sl_repair *r, uint8_t *buf, unsigned area, sl_err *err)
+{
+    uint64_t off = sl_layout_area_off(&r->d->layout, area), room = r->d->layout.commit_bytes;
+    commit_copy copies[2];
+    for (uint64_t i = 0; i < 2; i++)
+        copies[i] = look_at_commit(r, buf, off + i * room);
+    if (!copies[0].is_whole && !copies[1].is_whole)
+        return SL_OK;
+    int pick = copies[1].is_whole && (!copies[0].is_whole || copies[1].generation > copies[0].generation) ? 1 : 0;
+    const commit_copy *good = &copies[pick], *other = &copies[1 - pick];
+    if (other->is_whole && other->generation == good->generation && other->checksum == good->checksum)
+        return SL_OK;
+    const sl_damage damage = {"commit record", 1 - pick, -1, -1, off + (uint64_t)(1 - pick) * room, good->bytes,
+                              .kind = SL_DAMAGE_COPY};
+    return mend_copy(r, buf, &damage, off + (uint64_t)pick * room, err);
+}
+
+static sl_status mend_commits(sl_repair *r, sl_err *err)
+{
+    sl_durable *d = r->d;
+    unsigned copy = SL_DURABLE_COMMITS;
+    sl_status status = SL_OK;
+    for (unsigned area = 0; status == SL_OK && area < 2; area++)
+        status = mend_area(r, d->commit, area, err);
+    if (status == SL_OK)
+        status = sl_durable_find_commit(d, d->commit, &r->commit, &copy, err);
+    r->has_commit = copy < SL_DURABLE_COMMITS;
+    return status;
+}
+
+/* ---- segment records ---- */
+
+/* What is known while the records are read one after the other. */
+typedef struct chain {
+    uint64_t segment;
+    uint64_t needed; /* segments whose records must be there */
+    uint64_t previous; /* checksum of the record before */
+    bool is_known;   /* it, and all before it */
+    uint8_t *buf;    /* [2][record_room] */
+} chain;
+
+static sl_damage record_damage(const sl_repair *r, const chain *c, const char *what, int copy)
+{
+    uint64_t off = sl_layout_record_off(&r->d->layout, c->segment), bytes = r->d->layout.record_bytes;
+    return (sl_damage){what, copy, -1, (int64_t)c->segment, off + (copy > 0 ? bytes : 0),
+                       copy < 0 ? 2 * bytes : bytes, .kind = copy < 0 ? SL_DAMAGE_CHAIN : SL_DAMAGE_COPY};
+}
+
+static void lose(sl_repair *r, chain *c, const char *what)
+{
+    const sl_damage damage = record_damage(r, c, what, -1);
+    sl_repair_tell(r, &damage, true);
+    c->is_known = false;
+}
+
+static void take_record(sl_repair *r, const chain *c, const sl_record *record)
+{
+    sl_durable *d = r->d;
+    size_t n_sums = (size_t)d->superblock.geom.n_layers * SL_SEGMENT_PARTS;
+    memcpy(sl_durable_sums(d, c->segment), record->parts, n_sums * sizeof *record->parts);
+    memcpy(d->ids + c->segment * SL_SEGMENT_TOKENS, record->ids, record->n_tokens * sizeof *record->ids);
+    r->known_tokens = c->segment * SL_SEGMENT_TOKENS + record->n_tokens;
+}
+
+/* Behind the commit record's segments: whether this record counts, too. */
+static bool follows(const sl_repair *r, const chain *c, const sl_record *record)
+{
+    uint64_t open = r->commit.n_tokens / SL_SEGMENT_TOKENS;
+    size_t n_open = (size_t)(r->commit.n_tokens % SL_SEGMENT_TOKENS);
+    return record->n_tokens == SL_SEGMENT_TOKENS && record->previous == c->previous && c->is_known &&
+           (c->segment != open || memcmp(record->ids, r->commit.ids, n_open * sizeof *record->ids) == 0);
+}
+
+/* *go_on = false: neither this record nor a later one counts. */
+static sl_status take_segment(sl_repair *r, chain *c, bool *go_on, sl_err *err)
+{
+    sl_durable *d = r->d;
+    sl_record records[2] = {{0}, {0}};
+    bool good[2];
+    uint64_t off = sl_layout_record_off(&d->layout, c->segment);
+    for (size_t copy = 0; copy < 2; copy++) {
+        sl_err why;
+        uint8_t *buf = c->buf + copy * d->record_room;
+        sl_status status = read_at(r, buf, d->record_room, off + copy * d->record_room, &why);
+        if (status == SL_OK)
+            status = sl_record_decode(buf, &d->superblock.geom, c->segment, d->superblock.checksum, &records[copy],
+                                      &why);
+        good[copy] = status == SL_OK;
+    }
+    int pick = good[0] ? 0 : 1;
+    const sl_record *record = &records[pick];
+    bool is_needed = c->segment < c->needed;
+    *go_on = is_needed || (good[pick] && follows(r, c, record));
+    if (!*go_on)
+        return SL_OK;
+    if (!good[pick]) {
+        lose(r, c, "segment record, both copies: token ids and checksums");
+        return SL_OK;
+    }
+    bool is_last = !r->has_commit && c->segment + 1 == r->n_segments;
+    if (c->is_known && record->previous != c->previous)
+        lose(r, c, "segment record, does not follow the one before");
+    else if (!is_last && record->n_tokens != SL_SEGMENT_TOKENS)
+        lose(r, c, "segment record, too few tokens");
+    if (c->is_known)
+        take_record(r, c, record);
+    c->previous = record->checksum;
+    if (good[1 - pick] && records[1 - pick].checksum == record->checksum)
+        return SL_OK;
+    const sl_damage damage = record_damage(r, c, "segment record", 1 - pick);
+    return mend_copy(r, d->record, &damage, off + (uint64_t)pick * d->record_room, err);
+}
+
+/* The tokens of the commit record, where they are not a segment record's by now. */
+static void take_open(sl_repair *r, chain *c)
+{
+    sl_durable *d = r->d;
+    uint64_t open = r->commit.n_tokens / SL_SEGMENT_TOKENS;
+    size_t n_open = (size_t)(r->commit.n_tokens % SL_SEGMENT_TOKENS);
+    if (c->segment != open || !c->is_known)
+        return;
+    if (c->previous != r->commit.previous) {
+        lose(r, c, "commit record, does not follow the last segment record");
+        return;
+    }
+    if (n_open == 0 || open >= r->n_segments)
+        return;
+    size_t n_sums = (size_t)d->superblock.geom.n_layers * SL_SEGMENT_PARTS;
+    memcpy(sl_durable_sums(d, open), r->commit.parts, n_sums * sizeof *r->commit.parts);
+    memcpy(d->ids + open * SL_SEGMENT_TOKENS, r->commit.ids, n_open * sizeof *r->commit.ids);
+    r->known_tokens = open * SL_SEGMENT_TOKENS + n_open;
+    r->open = open;
+}
+
+static sl_status mend_records(sl_repair *r, sl_err *err)
+{
+    chain c = {.is_known = true, .needed = r->has_commit ? r->commit.n_tokens / SL_SEGMENT_TOKENS : r->n_segments};
+    bool go_on = true;
+    sl_status status = sl_mem_map(r->o.budget, 2 * r->d->record_room, "segment records", &c.buf, err);
+    for (; status == SL_OK && c.segment < r->n_segments; c.segment++) {
+        status = take_segment(r, &c, &go_on, err);
+        if (!go_on)
+            break;
+    }
+    if (status == SL_OK && r->has_commit)
+        take_open(r, &c);
+    sl_mem_unmap(r->o.budget, c.buf, 2 * r->d->record_room);
+    return status;
+}
+
+sl_status sl_repair_copies(sl_repair *r, sl_err *err)
+{
+    sl_status status = mend_superblocks(r, err);
+    if (status == SL_OK)
+        status = mend_commits(r, err);
+    return status == SL_OK ? mend_records(r, err) : status;
+}
+
+sl_status sl_repair_trace(sl_repair *r, sl_err *err)
+{
+    const sl_layout *layout = &r->d->layout;
+    const sl_damage damage = {"commit area, left by a writer that was cut off", -1, -1, -1,
+                              sl_layout_area_off(layout, 0), 4 * layout->commit_bytes, .kind = SL_DAMAGE_UNUSED};
+    sl_status status = r->o.dry_run ? SL_OK : sl_durable_clear_areas(r->d, err);
+    if (status == SL_OK)
+        sl_repair_tell(r, &damage, false);
+    return status;
+}
+
+/* ---- unused bytes ---- */
+
+static bool is_zero(const uint8_t *buf, size_t n)
+{
+    return n == 0 || (buf[0] == 0 && memcmp(buf, buf + 1, n - 1) == 0);
+}
+
+/* One sector at `at`, of which [off, end) should be zero; read: whether buf holds it. */
+static sl_status zero_sector(sl_repair *r, uint8_t *buf, bool read, uint64_t at, const uint64_t range[2], sl_err *err)
+{
+    size_t first = range[0] > at ? (size_t)(range[0] - at) : 0;
+    size_t end = range[1] < at + SL_SECTOR_BYTES ? (size_t)(range[1] - at) : SL_SECTOR_BYTES;
+    /* A sector that cannot be read and is a part's, too, is written with the part. */
+    if (read ? is_zero(buf + first, end - first) : end - first < SL_SECTOR_BYTES)
+        return SL_OK;
+    memset(buf + first, 0, end - first);
+    return sl_durable_write(r->d, buf, SL_SECTOR_BYTES, at, err);
+}
+
+sl_status sl_repair_zeros(sl_repair *r, uint64_t off, uint64_t end, sl_err *err)
+{
+    const uint64_t range[2] = {off, end};
+    sl_status status = SL_OK;
+    uint64_t at = off / SL_SECTOR_BYTES * SL_SECTOR_BYTES;
+    while (status == SL_OK && at < end) {
+        uint64_t left = sl_repair_up_sector(end - at);
+        size_t bytes = left < SL_REPAIR_LOOK_BYTES ? (size_t)left : SL_REPAIR_LOOK_BYTES;
+        sl_err why;
+        bool all = read_at(r, r->buf, bytes, at, &why) == SL_OK;
+        for (size_t i = 0; status == SL_OK && i < bytes; i += SL_SECTOR_BYTES) {
+            bool read = all || read_at(r, r->buf + i, SL_SECTOR_BYTES, at + i, &why) == SL_OK;
+            status = zero_sector(r, r->buf + i, read, at + i, range, err);
+        }
+        at += bytes;
+    }
+    return status;
+}
