@@ -354,15 +354,23 @@ typedef struct sl_store_space {
 sl_status sl_store_get_space(sl_engine *engine, const char *path, const sl_context_options *options, uint64_t n_tokens,
                              sl_store_space *out, sl_err *err);
 
+typedef struct sl_store_share_options {
+    const sl_store *from; /* of the same identity and type */
+    uint64_t n_tokens;    /* of its first tokens the whole segments (of 4,096) are taken */
+    bool (*progress)(void *arg, uint64_t done_bytes, uint64_t total_bytes); /* false cancels; NULL: none */
+    void *arg;
+} sl_store_share_options;
+
 /* What a file took over from another. */
 typedef struct sl_store_shared {
-    uint64_t n_tokens; /* that it has now: whole segments */
+    uint64_t n_tokens; /* taken over now */
     uint64_t shared_bytes, copied_bytes; /* on the disk once for both files; written anew */
 } sl_store_shared;
-/* `to`, a new file that holds nothing yet, takes over the whole segments of the first n_tokens of `from`, which has the
- * same identity and type: by reference where the file system can, else as a copy whose checksums are verified. They
- * then are committed. */
-sl_status sl_store_share(sl_store *to, const sl_store *from, uint64_t n_tokens, sl_store_shared *out, sl_err *err);
+
+/* `to`, open for writing, unfinished, without tokens or with whole segments of `from`, takes over those that it lacks:
+ * by reference where the file system can, else as a copy whose checksums are verified. They then are committed. Nothing
+ * where `to` holds a part of a segment. */
+sl_status sl_store_share(sl_store *to, const sl_store_share_options *options, sl_store_shared *out, sl_err *err);
 /* A finished file, open for writing, gets the name `path` in its folder, in place of a file that has it (and that the
  * caller should have open for writing, too): at every moment the name is one file's or the other's. On the disk when it
  * returns. `store` can only be closed afterwards. */

@@ -1,31 +1,13 @@
-/* A context of the public API: plan, session, measuring. */
+/* A context of the public API: plan, session, feeding, generating, measuring. */
+#include "api/context.h"
+
 #include <inttypes.h>
-#include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "api/measure.h"
 #include "api/plan.h"
 #include "api/store.h"
 #include "platform/os.h"
-
-/* FRESH -feed-> FED -feed-> FED -generate-> DONE; FRESH -score-> DONE; any error: BROKEN, which can be destroyed only
- * (some layers may hold rows that others lack). */
-typedef enum context_state { FRESH, FED, DONE, BROKEN } context_state;
-
-struct sl_context {
-    sl_engine *engine;
-    context_state state;
-    sl_context_options options; /* as planned, without kv_dir */
-    sl_io_profile io;           /* of the disk that the cache is on */
-    bool has_io, has_store;
-    sl_session *session;
-    sl_plan plan;
-    sl_kv_layer *layers; /* [n_layers] of the geometry */
-    sl_stats stats;
-    uint64_t read_before_decode;
-    double read_s_before_decode;
-};
 
 static sl_status create(sl_context *context, sl_err *err)
 {
@@ -137,16 +119,42 @@ sl_status sl_engine_plan(sl_engine *engine, const sl_context_options *options, s
     return planned;
 }
 
-/* ---------------------------------------------------------------------------------------------------------- prefill */
+/* ------------------------------------------------------------------------------------------------------ order of calls */
 
-static sl_status expect_state(const sl_context *context, context_state a, context_state b, const char *what,
-                              sl_err *err)
+sl_status sl_context_expect(const sl_context *context, unsigned states, const char *what, sl_err *err)
 {
-    static const char *const names[] = {"fresh", "fed", "finished", "broken by an earlier error"};
-    if (context->state == a || context->state == b)
+    static const char *const names[] = {"fresh", "fed", "drawn from", "finished", "broken by an earlier error"};
+    if (states >> context->state & 1)
         return SL_OK;
     return sl_err_set(err, SL_USAGE, "%s: the context is %s", what, names[context->state]);
 }
+
+/* Whether it goes on after an answer. */
+static bool talks(const sl_context *context)
+{
+    return context->options.talk || context->options.keep;
+}
+
+/* What it is after a call that has changed the session; an error leaves only a talk that could be put right. */
+static sl_context_state state_after(const sl_context *context, sl_status status)
+{
+    const sl_session *session = context->session;
+    if ((status != SL_OK && !context->options.talk) || !sl_session_is_whole(session))
+        return SL_CONTEXT_STATE_BROKEN;
+    if (sl_session_has_logits(session))
+        return SL_CONTEXT_STATE_FED;
+    bool is_fresh = sl_session_n_tokens(session) == 0;
+    return is_fresh ? SL_CONTEXT_STATE_FRESH : SL_CONTEXT_STATE_DRAWN;
+}
+
+enum {
+    FRESH = 1 << SL_CONTEXT_STATE_FRESH,
+    FED = 1 << SL_CONTEXT_STATE_FED,
+    DRAWN = 1 << SL_CONTEXT_STATE_DRAWN,
+    NOT_OVER = FRESH | FED | DRAWN
+};
+
+/* ---------------------------------------------------------------------------------------------------------- prefill */
 
 static sl_status check_ids(const sl_context *context, const int32_t *ids, size_t n, sl_err *err)
 {
@@ -157,19 +165,27 @@ static sl_status check_ids(const sl_context *context, const int32_t *ids, size_t
     return SL_OK;
 }
 
-static sl_status feed(sl_context *context, const int32_t *ids, size_t n, const sl_feed_watch *watch, sl_err *err)
+static uint64_t passes_of(const sl_context *context)
 {
+    sl_kv_stats kv;
+    sl_kv_get_stats(sl_session_kv(context->session), &kv);
+    return kv.n_passes;
+}
+
+sl_status sl_context_feed_watched(sl_context *context, const int32_t *ids, size_t n, const sl_feed_watch *watch,
+                                  sl_err *err)
+{
+    const uint64_t n_passes = passes_of(context);
+    const double start = sl_os_seconds();
     sl_status status = check_ids(context, ids, n, err);
-    if (status == SL_OK && n == 0)
-        status = sl_err_set(err, SL_USAGE, "no tokens to read");
     if (status != SL_OK)
         return status;
-    double start = sl_os_seconds();
     status = sl_session_feed(context->session, ids, n, watch, err);
     context->stats.prefill_s += sl_os_seconds() - start;
+    context->stats.n_windows += (size_t)(passes_of(context) - n_passes);
     if (status == SL_OK)
         context->stats.prompt_tokens += n;
-    context->state = status == SL_OK ? FED : BROKEN;
+    context->state = state_after(context, status);
     return status;
 }
 
@@ -177,37 +193,61 @@ sl_status sl_context_feed(sl_context *context, const int32_t *ids, size_t n,
                           void (*progress)(void *arg, size_t done_tokens, size_t total_tokens), void *arg, sl_err *err)
 {
     const sl_feed_watch watch = {.progress = progress, .arg = arg};
-    sl_status status = expect_state(context, FRESH, FED, "feed", err);
-    if (status == SL_OK)
-        status = feed(context, ids, n, &watch, err);
-    sl_kv_stats kv;
-    sl_kv_get_stats(sl_session_kv(context->session), &kv);
-    context->stats.n_windows = (size_t)kv.n_passes;
-    context->read_before_decode = kv.bytes_read;
-    context->read_s_before_decode = kv.read_s;
+    sl_status status = sl_context_expect(context, talks(context) ? NOT_OVER : FRESH | FED, "feed", err);
+    if (status == SL_OK && n == 0)
+        status = sl_err_set(err, SL_USAGE, "no tokens to read");
+    return status == SL_OK ? sl_context_feed_watched(context, ids, n, &watch, err) : status;
+}
+
+sl_status sl_context_settle(sl_context *context, sl_err *err)
+{
+    const sl_feed_watch watch = {.progress = NULL};
+    sl_status status = sl_context_expect(context, talks(context) ? NOT_OVER : 0, "settle", err);
+    return status == SL_OK ? sl_context_feed_watched(context, NULL, 0, &watch, err) : status;
+}
+
+sl_status sl_context_rewind(sl_context *context, size_t n_tokens, sl_err *err)
+{
+    sl_status status = sl_context_expect(context, context->options.talk ? NOT_OVER : 0, "rewind", err);
+    const size_t n = sl_session_n_tokens(context->session);
+    if (status == SL_OK && (n_tokens < 1 || n_tokens > n))
+        status = sl_err_set(err, SL_USAGE, "rewind to %zu tokens, expected 1 to %zu", n_tokens, n);
+    if (status != SL_OK)
+        return status;
+    status = sl_session_rewind(context->session, n_tokens, err);
+    context->state = state_after(context, status);
     return status;
+}
+
+size_t sl_context_n_tokens(const sl_context *context)
+{
+    return sl_session_n_tokens(context->session);
+}
+
+const int32_t *sl_context_ids(const sl_context *context)
+{
+    return sl_session_ids(context->session);
 }
 
 sl_status sl_context_keep(sl_context *context, const int32_t *ids, size_t n,
                           void (*progress)(void *arg, size_t done_tokens, size_t total_tokens), void *arg, sl_err *err)
 {
     const sl_feed_watch watch = {.progress = progress, .arg = arg};
-    sl_status status = expect_state(context, FRESH, FRESH, "keep", err);
+    sl_status status = sl_context_expect(context, NOT_OVER, "keep", err);
     if (status == SL_OK && !context->options.keep)
         status = sl_err_set(err, SL_USAGE, "keep: the context was not made for it");
     if (status == SL_OK)
         status = check_ids(context, ids, n, err);
     if (status != SL_OK)
         return status;
-    double start = sl_os_seconds();
+    const uint64_t n_passes = passes_of(context);
+    const double start = sl_os_seconds();
     status = sl_session_keep(context->session, ids, n, &watch, err);
     context->stats.prefill_s += sl_os_seconds() - start;
     context->stats.prompt_tokens += status == SL_OK ? n : 0;
-    context->state = status == SL_OK ? DONE : BROKEN;
+    context->stats.n_windows += (size_t)(passes_of(context) - n_passes);
     context->stats.n_commits = (size_t)sl_durable_get(context->options.store->durable).n_commits;
-    sl_kv_stats kv;
-    sl_kv_get_stats(sl_session_kv(context->session), &kv);
-    context->stats.n_windows = (size_t)kv.n_passes;
+    context->state = status == SL_OK ? SL_CONTEXT_STATE_DONE : SL_CONTEXT_STATE_BROKEN;
     return status;
 }
 
@@ -263,16 +303,23 @@ static const sl_finish_reason finish_reasons[] = {
     [SL_FINISH_CANCELLED] = SL_FINISH_REASON_CANCELLED,
 };
 
-sl_status sl_context_generate(sl_context *context, const sl_draw_options *options, sl_draw_result *out, sl_err *err)
+/* An answer's part of what is counted: several answers add up. */
+static void count_answer(sl_context *context, const sl_generate_result *result, const sl_kv_stats *before, double s)
 {
-    sl_status status = expect_state(context, FED, FED, "generate", err);
-    if (status == SL_OK && (options->max_drafts > context->options.max_drafts ||
-                            options->predict_tokens > context->options.predict_tokens))
-        status = sl_err_set(err, SL_USAGE, "generate: %zu drafts, %zu tokens, planned were at most %zu and %zu",
-                            options->max_drafts, options->predict_tokens, context->options.max_drafts,
-                            context->options.predict_tokens);
-    if (status != SL_OK)
-        return status;
+    sl_kv_stats after;
+    sl_kv_get_stats(sl_session_kv(context->session), &after);
+    context->stats.decode_s += s;
+    context->stats.decode_bytes_read += after.bytes_read - before->bytes_read;
+    context->stats.decode_read_s += after.read_s - before->read_s;
+    context->stats.n_passes += result->n_passes;
+    context->stats.n_rows += result->n_rows;
+    context->stats.n_drafted += result->n_drafted;
+    context->stats.n_accepted += result->n_accepted;
+    context->stats.n_tokens += result->n_tokens;
+}
+
+static sl_status generate(sl_context *context, const sl_draw_options *options, sl_generate_result *result, sl_err *err)
+{
     emitter e = {.context = context, .options = options};
     const sl_generate_options generate = {
         .sampling = {options->temp, options->top_k, options->top_p, options->min_p, options->seed},
@@ -283,103 +330,39 @@ sl_status sl_context_generate(sl_context *context, const sl_draw_options *option
         .token = emit_token,
         .arg = &e,
     };
-    sl_generate_result result;
-    double start = sl_os_seconds();
-    status = sl_session_generate(context->session, &generate, &result, err);
-    context->state = status == SL_OK ? DONE : BROKEN;
-    context->stats.decode_s = sl_os_seconds() - start;
+    sl_kv_stats before;
+    sl_kv_get_stats(sl_session_kv(context->session), &before);
+    const double start = sl_os_seconds();
+    sl_status status = sl_session_generate(context->session, &generate, result, err);
+    count_answer(context, result, &before, sl_os_seconds() - start);
     if (status != SL_OK)
         return status;
     e.n_text = 0;
     sl_utf8_stream_end(&e.stream, collect_text, &e);
     if (e.n_text > 0 && options->token)
         (void)options->token(options->arg, -1, e.text, e.n_text);
-    context->stats.n_passes = result.n_passes;
-    context->stats.n_rows = result.n_rows;
-    context->stats.n_drafted = result.n_drafted;
-    context->stats.n_accepted = result.n_accepted;
-    context->stats.n_tokens = result.n_tokens;
-    *out = (sl_draw_result){finish_reasons[result.finish], result.n_tokens};
     return SL_OK;
 }
 
-/* ---------------------------------------------------------------------------------------------------------- scoring */
-
-typedef struct scorer {
-    sl_context *context;
-    const int32_t *ids;
-    size_t n, n_best;
-    const sl_score_options *options;
-    sl_sampler *sampler;
-    int32_t *best;
-    float *best_logprobs;
-    double sum; /* of log-probabilities */
-} scorer;
-
-static void score_progress(void *arg, size_t done, size_t total)
+sl_status sl_context_generate(sl_context *context, const sl_draw_options *options, sl_draw_result *out, sl_err *err)
 {
-    const scorer *s = arg;
-    if (s->options->progress)
-        s->options->progress(s->options->arg, done, total);
-}
-
-static sl_status score_row(void *arg, uint64_t position, const float *logits, sl_err *err)
-{
-    scorer *s = arg;
-    size_t n_vocab = s->context->engine->hp.n_vocab;
-    sl_logprobs logprobs = sl_logprobs_of(&s->context->engine->kernels, logits, n_vocab);
-    sl_score score = {
-        .position = position,
-        .id = s->ids[position],
-        .has_next = position + 1 < s->n,
-        .logits = logits,
-        .best = s->best,
-        .best_logprobs = s->best_logprobs,
-        .n_best = s->n_best,
-    };
-    if (score.has_next) {
-        score.next_logprob = sl_logprobs_get(&logprobs, s->ids[position + 1]);
-        s->sum += (double)score.next_logprob;
-    }
-    if (s->n_best > 0)
-        sl_sampler_best(s->sampler, logits, s->n_best, s->best);
-    for (size_t i = 0; i < s->n_best; i++)
-        s->best_logprobs[i] = sl_logprobs_get(&logprobs, s->best[i]);
-    if (!s->options->row(s->options->arg, &score))
-        return sl_err_set(err, SL_CANCELLED, "cancelled");
-    return SL_OK;
-}
-
-sl_status sl_context_score(sl_context *context, const int32_t *ids, size_t n, const sl_score_options *options,
-                           double *perplexity, sl_err *err)
-{
-    size_t n_vocab = context->engine->hp.n_vocab;
-    sl_budget *budget = &context->engine->budget;
-    scorer s = {.context = context, .ids = ids, .n = n, .options = options};
-    s.n_best = options->n_best < n_vocab ? options->n_best : n_vocab;
-    sl_status status = expect_state(context, FRESH, FRESH, "score", err);
-    if (status == SL_OK && s.n_best > context->options.score_best)
-        status = sl_err_set(err, SL_USAGE, "score: %zu candidates, planned were at most %zu", s.n_best,
-                            context->options.score_best);
-    *perplexity = NAN;
+    sl_status status = sl_context_expect(context, FED, "generate", err);
+    if (status == SL_OK && (options->max_drafts > context->options.max_drafts ||
+                            options->predict_tokens > context->options.predict_tokens))
+        status = sl_err_set(err, SL_USAGE, "generate: %zu drafts, %zu tokens, planned were at most %zu and %zu",
+                            options->max_drafts, options->predict_tokens, context->options.max_drafts,
+                            context->options.predict_tokens);
     if (status != SL_OK)
         return status;
-    const sl_sampling greedy = {.top_p = 1.0f};
-    if (s.n_best > 0)
-        status = sl_sampler_create(&greedy, n_vocab, &context->engine->kernels, budget, &s.sampler, err);
-    if (status == SL_OK)
-        status = sl_mem_new(budget, s.n_best, sizeof *s.best, "best tokens", &s.best, err);
-    if (status == SL_OK)
-        status = sl_mem_new(budget, s.n_best, sizeof *s.best_logprobs, "best tokens", &s.best_logprobs, err);
-    const sl_feed_watch watch = {.progress = score_progress, .logits = score_row, .arg = &s};
-    if (status == SL_OK)
-        status = feed(context, ids, n, &watch, err);
-    sl_mem_free(budget, s.best);
-    sl_mem_free(budget, s.best_logprobs);
-    sl_sampler_destroy(s.sampler);
-    context->state = status == SL_OK ? DONE : BROKEN;
-    *perplexity = n > 1 ? exp(-s.sum / (double)(n - 1)) : NAN;
-    return status;
+    sl_generate_result result;
+    status = generate(context, options, &result, err);
+    context->state = state_after(context, status);
+    if (status != SL_OK)
+        return status;
+    if (!talks(context))
+        context->state = SL_CONTEXT_STATE_DONE;
+    *out = (sl_draw_result){finish_reasons[result.finish], result.n_tokens};
+    return SL_OK;
 }
 
 /* ---------------------------------------------------------------------------------------------------- measuring */
@@ -401,8 +384,6 @@ void sl_context_get_stats(const sl_context *context, sl_stats *out)
     out->bytes_read = kv.bytes_read;
     out->bytes_written = kv.bytes_written;
     out->bytes_visited = kv.bytes_visited;
-    out->decode_bytes_read = kv.bytes_read - context->read_before_decode;
-    out->decode_read_s = kv.read_s - context->read_s_before_decode;
     out->peak_rss_bytes = sl_os_peak_rss_bytes();
     out->page_cache_growth_bytes = kv.page_cache_bytes;
     out->io_mode = kv.io_mode;

@@ -28,16 +28,15 @@ struct sl_context {
     sl_session *session;
     sl_plan plan;
     sl_kv_layer *layers; /* [n_layers] of the geometry */
-    sl_stats stats;
-    uint64_t read_before_decode;
-    double read_s_before_decode;
+    sl_stats stats; /* as far as the session does not know them */
 };
 
 /* SL_USAGE unless the context is in one of the states whose bits (1 << state) are set in `states`. `what` names the
  * call. */
 sl_status sl_context_expect(const sl_context *context, unsigned states, const char *what, sl_err *err) SL_CHECK;
 
-/* Feeds; the context's state and stats follow. ids are in the vocabulary. */
+/* Feeds, in a state that was checked; n may be 0. The context's state and stats follow. SL_USAGE, and nothing changed,
+ * for ids that the vocabulary has not. */
 sl_status sl_context_feed_watched(sl_context *context, const int32_t *ids, size_t n, const sl_feed_watch *watch,
                                   sl_err *err) SL_CHECK;
 

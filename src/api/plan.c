@@ -63,8 +63,10 @@ static sl_status check_options(const sl_context_options *o, sl_err *err)
         return sl_err_set(err, SL_USAGE, "rope scale is %g, expected 1 to 1000000", o->rope_scale);
     if (!(o->commit_seconds >= 0.0 && o->commit_seconds <= 1e6))
         return sl_err_set(err, SL_USAGE, "%g seconds between commits, expected 0 to 1000000", o->commit_seconds);
-    if (o->keep && (!o->store || o->predict_tokens > 0))
-        return sl_err_set(err, SL_USAGE, "a context is kept in a file, and nothing is generated with it");
+    if (o->keep && !o->store)
+        return sl_err_set(err, SL_USAGE, "a context is kept in a file, and there is none");
+    if (o->keep && (o->talk || o->store_tokens > 0))
+        return sl_err_set(err, SL_USAGE, "a context that is kept in its file takes all of it and is not taken back");
     size_t all = o->prompt_tokens + o->predict_tokens;
     if (all < o->prompt_tokens || all > (size_t)1 << 40)
         return sl_err_set(err, SL_USAGE, "%zu prompt tokens and %zu more are beyond what can be counted",
@@ -75,10 +77,19 @@ static sl_status check_options(const sl_context_options *o, sl_err *err)
 /* That the context starts with. */
 static size_t stored_tokens(const sl_context_options *o)
 {
-    return o->store ? (size_t)sl_durable_get(o->store->durable).n_tokens : 0;
+    if (!o->store)
+        return 0;
+    return o->store_tokens > 0 ? o->store_tokens : (size_t)sl_durable_get(o->store->durable).n_tokens;
 }
 
-/* Tokens of the context: all that was asked for, or what the trained context leaves of the answer. */
+/* Whether feeds follow an answer: then windows and bursts share one piece of memory to the end. */
+static bool talks(const sl_context_options *o)
+{
+    return o->talk || (o->keep && o->predict_tokens > 0);
+}
+
+/* Tokens of the context: all that was asked for, or what the trained context leaves of the answer; of a talk, which is
+ * fed as it goes, what it leaves of all that may come. */
 static sl_status choose_context(const sl_engine *engine, const sl_context_options *o, size_t *n_context, sl_err *err)
 {
     double scale = o->rope_scale != 0.0 ? o->rope_scale / engine->hp.rope_factor : 1.0;
@@ -86,6 +97,8 @@ static sl_status choose_context(const sl_engine *engine, const sl_context_option
     size_t fed = stored_tokens(o) + o->prompt_tokens, all = fed + o->predict_tokens;
     bool is_free = o->force_context || engine->options.plan_only;
     *n_context = is_free || (double)all <= trained ? all : (size_t)trained;
+    if (o->talk)
+        fed = stored_tokens(o) + 1;
     if (fed <= *n_context)
         return SL_OK;
     return sl_err_set(err, SL_REFUSED,
@@ -111,6 +124,8 @@ sl_status sl_plan_session(sl_engine *engine, const sl_context_options *o, sl_kv_
         status = sl_store_check(engine, o, err);
     if (status == SL_OK)
         status = choose_context(engine, o, &n_context, err);
+    if (status == SL_OK && o->keep)
+        status = sl_store_expect_room(o->store, n_context, err);
     if (status != SL_OK)
         return status;
     for (uint32_t i = 0; i < engine->hp.n_layers; i++)
@@ -128,6 +143,7 @@ sl_status sl_plan_session(sl_engine *engine, const sl_context_options *o, sl_kv_
                .read_rate = o->read_rate,
                .io_engine = sl_engine_io_of(o->io),
                .durable = o->store ? o->store->durable : NULL,
+               .durable_tokens = o->store_tokens,
                .keep = o->keep,
                .trace = engine->trace,
                .budget = &engine->budget,
@@ -138,6 +154,7 @@ sl_status sl_plan_session(sl_engine *engine, const sl_context_options *o, sl_kv_
         .commit_s = o->commit_seconds > 0.0 ? o->commit_seconds : COMMIT_SECONDS,
         .commit_tokens = o->commit_tokens > 0 ? o->commit_tokens : SL_SEGMENT_TOKENS,
         .will_decode = o->predict_tokens > 0,
+        .talks = talks(o),
         .ngram = o->max_drafts > 0,
         .stop = o->stop,
         .arg = o->arg,
@@ -156,6 +173,9 @@ static uint64_t bytes_with_window(sl_session_options *session, size_t rows)
 /* The largest window that fits `room` and of which a whole number makes a segment: then windows end on segments. */
 static size_t choose_window(sl_session_options *session, size_t prompt_tokens, uint64_t room)
 {
+    enum { TALK_ROWS = 1024 }; /* what a message has at most, as a rule; the memory stays with the window for good */
+    if (session->talks && prompt_tokens > TALK_ROWS)
+        prompt_tokens = TALK_ROWS;
     size_t most = (prompt_tokens + SL_TILE - 1) / SL_TILE * SL_TILE;
     for (size_t per_segment = 1; per_segment <= SL_SEGMENT_TOKENS / SL_TILE; per_segment++) {
         size_t rows = (SL_SEGMENT_TOKENS / SL_TILE + per_segment - 1) / per_segment * SL_TILE;
@@ -171,7 +191,7 @@ static size_t choose_window(sl_session_options *session, size_t prompt_tokens, u
  * more than a burst. */
 static uint64_t window_leaves(const sl_session_options *session)
 {
-    if (!session->will_decode)
+    if (!session->will_decode || session->talks)
         return 0;
     sl_session_options burst = *session;
     burst.window_rows = SL_TILE;

@@ -1,6 +1,7 @@
 /* Context files of the public API: making, opening, looking inside. */
 #include "api/store.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -56,7 +57,22 @@ sl_status sl_store_check(const sl_engine *engine, const sl_context_options *o, s
         return sl_err_set(err, SL_USAGE, "%s: opened for another engine", sl_durable_name(store->durable));
     if (store->in_use)
         return sl_err_set(err, SL_USAGE, "%s: another context has it", sl_durable_name(store->durable));
+    const uint64_t n_tokens = sl_durable_get(store->durable).n_tokens;
+    if (o->store_tokens > n_tokens)
+        return sl_err_set(err, SL_REFUSED, "%s: it holds %" PRIu64 " tokens, %zu were asked for",
+                          sl_durable_name(store->durable), n_tokens, o->store_tokens);
     return sl_store_match(store, o, err);
+}
+
+sl_status sl_store_expect_room(const sl_store *store, size_t n_tokens, sl_err *err)
+{
+    sl_durable_state state = sl_durable_get(store->durable);
+    if (!state.is_for_writing)
+        return sl_err_set(err, SL_USAGE, "%s: not opened for writing", sl_durable_name(store->durable));
+    if (n_tokens > state.max_tokens)
+        return sl_err_set(err, SL_USAGE, "%s: opened for %" PRIu64 " tokens, %zu are planned",
+                          sl_durable_name(store->durable), state.max_tokens, n_tokens);
+    return SL_OK;
 }
 
 static sl_status new_store(sl_engine *engine, sl_store **out, sl_err *err)
@@ -108,6 +124,7 @@ sl_status sl_store_open(sl_engine *engine, const sl_store_options *o, sl_store *
         return status;
     sl_durable_options options = durable_options(store, o->path, o->max_tokens);
     options.for_writing = o->for_writing;
+    options.more_tokens = o->more_tokens;
     options.force_buffered = o->buffered;
     status = open_durable(&options, &store->durable, err);
     if (status != SL_OK) {

@@ -15,8 +15,10 @@ struct sl_store {
 /* What a context of this engine and these options must have in common with a file. */
 void sl_store_identity(const sl_engine *engine, const sl_context_options *options, sl_identity *out);
 
-/* Before a context takes the file: same engine, same identity, open for writing if it is to be kept. */
+/* Before a context takes the file: same engine, same identity, has the tokens that are wanted. */
 sl_status sl_store_check(const sl_engine *engine, const sl_context_options *options, sl_err *err) SL_CHECK;
+/* Before a context of n_tokens is kept in it: it is open for writing and has room. */
+sl_status sl_store_expect_room(const sl_store *store, size_t n_tokens, sl_err *err) SL_CHECK;
 
 /* [n_layers], freed by the caller from the engine's budget; NULL: no memory. Of what a context of these options has. */
 sl_kv_layer *sl_store_layers(sl_engine *engine, sl_err *err);

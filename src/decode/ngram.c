@@ -81,6 +81,15 @@ static void index_history(sl_ngram *ngram, const int32_t *history, size_t n)
     }
 }
 
+/* The last that joined a chain leaves first, so each finds itself at its head. */
+void sl_ngram_rewind(sl_ngram *ngram, const int32_t *history, size_t n)
+{
+    while (ngram->n_indexed > 1 && ngram->n_indexed + 1 > n) {
+        ngram->n_indexed--;
+        ngram->heads[hash_at(ngram, history, ngram->n_indexed)] = ngram->prev[ngram->n_indexed];
+    }
+}
+
 static size_t match_length(const int32_t *history, size_t end, size_t place)
 {
     size_t length = 0;

@@ -3,30 +3,8 @@
 #include <assert.h>
 #include <string.h>
 
-#include "decode/ngram.h"
+#include "decode/session_impl.h"
 #include "store/durable.h"
-
-struct sl_session {
-    sl_session_options options;
-    sl_kv *kv;
-    sl_graph *graph; /* of windows, then of bursts */
-    bool bursting;
-    uint64_t reserved_bytes; /* what bursts need beyond the window's memory */
-    sl_ngram *ngram;
-    int32_t *history; /* [max_tokens + 1] every token, fed or drawn */
-    size_t n_history;
-    size_t n_stored; /* tokens whose K and V are in the store */
-    float *logits;   /* [SL_GRAPH_LOGIT_ROWS][n_vocab]; after a feed, row 0 is the last row's */
-    bool has_logits;
-    /* the feed under way, for progress between layers */
-    const sl_feed_watch *watch;
-    bool keeping;
-    double rate; /* tokens a second of the last window; 0: unknown */
-    double window_at_s, committed_at_s;
-    size_t n_committed, keep_all;
-    size_t feed_done, feed_total, window_rows;
-    uint32_t layers_done;
-};
 
 static sl_graph_options graph_options(const sl_session_options *o, bool staged)
 {
@@ -53,16 +31,32 @@ uint64_t sl_session_bytes(const sl_session_options *o)
            (window_bytes > burst_bytes ? window_bytes : burst_bytes);
 }
 
-/* All that the session will ever need is taken at once: what was planned cannot be lost to another session. */
-static sl_status create_window(sl_session *s, sl_err *err)
+/* What the graph of the other kind takes more than this one. */
+static uint64_t bytes_beyond(const sl_session_options *o, bool bursting)
 {
-    sl_graph_options window = graph_options(&s->options, false), burst = graph_options(&s->options, true);
-    uint64_t window_bytes = sl_graph_bytes(&window), burst_bytes = s->options.will_decode ? sl_graph_bytes(&burst) : 0;
-    sl_status status = sl_graph_create(&window, &s->graph, err);
-    if (status == SL_OK && burst_bytes > window_bytes) {
-        status = sl_budget_take(s->options.budget, burst_bytes - window_bytes, "rows of a burst", err);
-        if (status == SL_OK)
-            s->reserved_bytes = burst_bytes - window_bytes;
+    sl_graph_options window = graph_options(o, false), burst = graph_options(o, true);
+    uint64_t window_bytes = sl_graph_bytes(&window), burst_bytes = o->will_decode ? sl_graph_bytes(&burst) : 0;
+    if (bursting)
+        return o->talks && window_bytes > burst_bytes ? window_bytes - burst_bytes : 0;
+    return burst_bytes > window_bytes ? burst_bytes - window_bytes : 0;
+}
+
+/* All that the session will ever need is taken at once: what was planned cannot be lost to another session. */
+sl_status sl_session_set_bursting(sl_session *s, bool on, sl_err *err)
+{
+    if (s->graph && s->bursting == on)
+        return SL_OK;
+    sl_graph_destroy(s->graph);
+    s->graph = NULL;
+    sl_budget_give(s->options.budget, s->reserved_bytes);
+    s->reserved_bytes = 0;
+    s->bursting = on;
+    sl_graph_options options = graph_options(&s->options, on);
+    uint64_t beyond = bytes_beyond(&s->options, on);
+    sl_status status = sl_graph_create(&options, &s->graph, err);
+    if (status == SL_OK && beyond > 0) {
+        status = sl_budget_take(s->options.budget, beyond, "rows of windows and bursts", err);
+        s->reserved_bytes = status == SL_OK ? beyond : 0;
     }
     return status;
 }
@@ -70,11 +64,12 @@ static sl_status create_window(sl_session *s, sl_err *err)
 /* What the file holds is the text so far. */
 static sl_status take_over(sl_session *s, sl_err *err)
 {
-    uint64_t n = sl_durable_get(s->options.kv.durable).n_tokens;
+    const sl_kv_options *kv = &s->options.kv;
+    uint64_t n = kv->durable_tokens > 0 ? kv->durable_tokens : sl_durable_get(kv->durable).n_tokens;
     if (n > s->options.max_tokens)
         return sl_err_set(err, SL_USAGE, "the context holds %llu tokens, %zu were planned", (unsigned long long)n,
                           s->options.max_tokens);
-    memcpy(s->history, sl_durable_ids(s->options.kv.durable), (size_t)n * sizeof *s->history);
+    memcpy(s->history, sl_durable_ids(kv->durable), (size_t)n * sizeof *s->history);
     s->n_history = s->n_stored = (size_t)n;
     return SL_OK;
 }
@@ -95,7 +90,7 @@ sl_status sl_session_create(const sl_session_options *options, sl_session **out,
     if (status == SL_OK && options->ngram)
         status = sl_ngram_create(options->max_tokens + 1, budget, &s->ngram, err);
     if (status == SL_OK)
-        status = create_window(s, err);
+        status = sl_session_set_bursting(s, false, err);
     sl_kv_options kv = options->kv;
     kv.stop = options->stop;
     kv.arg = options->arg;
@@ -137,6 +132,21 @@ size_t sl_session_n_tokens(const sl_session *s)
 const int32_t *sl_session_ids(const sl_session *s)
 {
     return s->history;
+}
+
+size_t sl_session_n_stored(const sl_session *s)
+{
+    return s->n_stored;
+}
+
+bool sl_session_has_logits(const sl_session *s)
+{
+    return s->has_logits;
+}
+
+bool sl_session_is_whole(const sl_session *s)
+{
+    return !s->is_broken;
 }
 
 /* ------------------------------------------------------------------------------------------------------ prefill */
@@ -185,7 +195,7 @@ static sl_status report_logits(sl_session *s, size_t n_rows, const sl_feed_watch
     return SL_OK;
 }
 
-static bool is_stopped(void *arg)
+bool sl_session_is_stopped(void *arg)
 {
     const sl_session *s = arg;
     return s->options.stop && s->options.stop(s->options.arg);
@@ -200,7 +210,7 @@ static bool between_layers(void *arg)
                            s->feed_done + s->window_rows * s->layers_done / s->options.weights->hp.n_layers,
                            s->feed_total);
     s->layers_done++;
-    return is_stopped(s);
+    return sl_session_is_stopped(s);
 }
 
 static sl_status feed_window(sl_session *s, size_t n_rows, bool last, const sl_feed_watch *watch, sl_err *err)
@@ -211,7 +221,7 @@ static sl_status feed_window(sl_session *s, size_t n_rows, bool last, const sl_f
         .first_pos = s->n_stored,
         .will_follow = !last || (s->options.will_decode && !s->keeping),
         .stop = between_layers,
-        .stop_in_layer = is_stopped,
+        .stop_in_layer = sl_session_is_stopped,
         .arg = s,
     };
     s->window_rows = n_rows;
@@ -247,214 +257,89 @@ static sl_status commit_if_due(sl_session *s, size_t n_rows, size_t n_all, sl_er
     return SL_OK;
 }
 
-sl_status sl_session_keep(sl_session *s, const int32_t *ids, size_t n, const sl_feed_watch *watch, sl_err *err)
+/* All windows of what is not stored yet. */
+static sl_status feed_windows(sl_session *s, const sl_feed_watch *watch, sl_err *err)
 {
-    assert(s->options.kv.keep);
-    s->keeping = true;
-    s->n_committed = s->n_stored;
-    s->committed_at_s = s->window_at_s = sl_kv_seconds();
-    s->keep_all = s->n_history + n;
-    sl_status status = sl_session_feed(s, ids, n, watch, err);
-    s->keeping = false;
-    return status == SL_OK ? sl_kv_finish(s->kv, err) : status;
-}
-
-sl_status sl_session_feed(sl_session *s, const int32_t *ids, size_t n, const sl_feed_watch *watch, sl_err *err)
-{
-    assert(!s->bursting && s->n_stored == s->n_history);
-    if (n > s->options.max_tokens - s->n_history)
-        return sl_err_set(err, SL_REFUSED, "context is full: %zu tokens, %zu more do not fit in %zu", s->n_history, n,
-                          s->options.max_tokens);
-    if (n == 0)
-        return SL_OK;
-    memcpy(s->history + s->n_history, ids, n * sizeof *ids);
-    s->n_history += n;
+    sl_status status = sl_session_set_bursting(s, false, err);
     s->watch = watch;
-    s->feed_total = n;
-    sl_status status = SL_OK;
-    for (s->feed_done = 0; status == SL_OK && s->feed_done < n;) {
-        size_t rows = window_at(s, s->n_stored, n - s->feed_done);
-        status = feed_window(s, rows, s->feed_done + rows == n, watch, err);
+    s->feed_total = s->n_history - s->n_stored;
+    for (s->feed_done = 0; status == SL_OK && s->feed_done < s->feed_total;) {
+        size_t rows = window_at(s, s->n_stored, s->feed_total - s->feed_done);
+        status = feed_window(s, rows, s->feed_done + rows == s->feed_total, watch, err);
         s->feed_done += rows;
         if (status == SL_OK && s->keeping)
             status = commit_if_due(s, rows, s->keep_all, err);
     }
     if (status == SL_OK && watch && watch->progress)
-        watch->progress(watch->arg, n, n);
+        watch->progress(watch->arg, s->feed_total, s->feed_total);
     s->watch = NULL;
+    return status;
+}
+
+sl_status sl_session_feed(sl_session *s, const int32_t *ids, size_t n, const sl_feed_watch *watch, sl_err *err)
+{
+    const size_t n_before = s->n_history;
+    assert(!s->is_broken && (s->options.talks || s->n_stored == n_before));
+    if (n > s->options.max_tokens - n_before)
+        return sl_err_set(err, SL_REFUSED, "context is full: %zu tokens, %zu more do not fit in %zu", n_before, n,
+                          s->options.max_tokens);
+    if (n > 0)
+        memcpy(s->history + n_before, ids, n * sizeof *ids);
+    s->n_history += n;
+    if (s->n_history == s->n_stored)
+        return SL_OK;
+    s->has_logits = false;
+    sl_status status = feed_windows(s, watch, err);
     s->has_logits = status == SL_OK && !s->keeping;
+    if (status == SL_OK)
+        return status;
+    s->n_history = n_before;
+    sl_session_take_back(s, s->n_stored < n_before ? s->n_stored : n_before);
     return status;
 }
 
-/* ------------------------------------------------------------------------------------------------------- bursts */
-
-/* The window's memory passes to the burst's and to resident parts. */
-static sl_status start_bursting(sl_session *s, sl_err *err)
+sl_status sl_session_keep(sl_session *s, const int32_t *ids, size_t n, const sl_feed_watch *watch, sl_err *err)
 {
-    if (s->bursting)
+    assert(s->options.kv.keep);
+    s->keeping = true;
+    s->n_committed = (size_t)sl_durable_get(s->options.kv.durable).n_tokens;
+    s->committed_at_s = s->window_at_s = sl_kv_seconds();
+    s->keep_all = s->n_history + n;
+    sl_status status = sl_session_feed(s, ids, n, watch, err);
+    /* What an earlier feed stored, and nothing came behind. */
+    if (status == SL_OK && s->n_stored > s->n_committed)
+        status = sl_kv_commit(s->kv, s->history, s->n_stored, err);
+    s->keeping = false;
+    return status == SL_OK ? sl_kv_finish(s->kv, err) : status;
+}
+
+/* --------------------------------------------------------------------------------------------------- taking back */
+
+void sl_session_take_back(sl_session *s, size_t n)
+{
+    const sl_status ended = sl_kv_pass_end(s->kv, NULL);
+    (void)ended; /* SL_USAGE where it had ended, or none had begun */
+    bool is_even = true;
+    for (uint32_t layer = 0; layer < s->options.weights->hp.n_layers; layer++)
+        is_even = is_even && sl_kv_tokens(s->kv, layer) == n;
+    const bool can_cut = s->options.talks && !s->options.kv.keep;
+    s->is_broken = !is_even && !(can_cut && sl_kv_truncate(s->kv, n, NULL) == SL_OK);
+    s->n_stored = n;
+}
+
+sl_status sl_session_rewind(sl_session *s, size_t n, sl_err *err)
+{
+    assert(!s->is_broken && s->options.talks && n <= s->n_history);
+    if (n == s->n_history)
         return SL_OK;
-    uint64_t before = sl_budget_left(s->options.budget);
-    sl_graph_destroy(s->graph);
-    s->graph = NULL;
-    sl_budget_give(s->options.budget, s->reserved_bytes);
-    s->reserved_bytes = 0;
-    sl_graph_options options = graph_options(&s->options, true);
-    sl_status status = sl_graph_create(&options, &s->graph, err);
-    if (status != SL_OK)
-        return status;
-    s->bursting = true;
-    uint64_t after = sl_budget_left(s->options.budget);
-    return after > before ? sl_kv_set_resident(s->kv, s->options.kv.resident_bytes + (after - before), err) : SL_OK;
-}
-
-typedef struct burst {
-    sl_session *session;
-    const sl_generate_options *options;
-    sl_generate_result *result;
-    sl_sampler *sampler;
-    sl_drafter drafter;
-    int32_t *ids; /* [max_drafts + 1] the last token and its drafts */
-} burst;
-
-/* Takes a drawn token into the history and hands it out. Returns false when the text ends here; result->finish says
- * why. */
-static bool take_token(burst *b, int32_t id)
-{
-    sl_session *s = b->session;
-    const sl_generate_options *o = b->options;
-    s->history[s->n_history++] = id;
-    b->result->n_tokens++;
-    if (o->is_end && o->is_end(o->arg, id)) {
-        b->result->finish = SL_FINISH_STOP;
-        return false;
-    }
-    if (o->token && !o->token(o->arg, id)) {
-        b->result->finish = SL_FINISH_CANCELLED;
-        return false;
-    }
-    if (b->result->n_tokens == o->n_predict) {
-        b->result->finish = SL_FINISH_LENGTH;
-        return false;
-    }
-    if (s->n_history >= o->n_context) {
-        b->result->finish = SL_FINISH_CONTEXT;
-        return false;
-    }
-    return true;
-}
-
-/* The last token and its drafts, cut where the text must end anyway: a burst of n rows draws at most n tokens. */
-static size_t collect_rows(burst *b)
-{
-    sl_session *s = b->session;
-    const sl_generate_options *o = b->options;
-    size_t wanted = o->n_predict - b->result->n_tokens, room = o->n_context - s->n_history;
-    size_t most = wanted < room ? wanted : room;
-    size_t max = o->max_drafts < most - 1 ? o->max_drafts : most - 1;
-    b->ids[0] = s->history[s->n_history - 1];
-    size_t n = max > 0 && b->drafter.propose
-                   ? b->drafter.propose(b->drafter.self, s->history, s->n_history, b->ids + 1, max)
-                   : 0;
-    /* A drafter may guess nonsense: ids that do not exist cannot be computed, and so end the chain. */
-    for (size_t i = 0; i < n; i++)
-        if (b->ids[1 + i] < 0 || (uint32_t)b->ids[1 + i] >= s->options.weights->hp.n_vocab)
-            n = i;
-    b->result->n_drafted += n;
-    return n + 1;
-}
-
-/* Draws row after row while the drafts agree. *n_kept: rows whose input is part of the text. */
-static sl_status verify_rows(burst *b, size_t n_rows, size_t *n_kept, bool *go_on, sl_err *err)
-{
-    sl_session *s = b->session;
-    size_t n_vocab = s->options.weights->hp.n_vocab;
-    *n_kept = 0;
-    for (size_t row = 0; row < n_rows; row++) {
-        size_t in_batch = row % SL_GRAPH_LOGIT_ROWS;
-        if (in_batch == 0) {
-            size_t n = n_rows - row < SL_GRAPH_LOGIT_ROWS ? n_rows - row : SL_GRAPH_LOGIT_ROWS;
-            sl_status status = sl_graph_logits(s->graph, row, n, s->logits, err);
-            if (status != SL_OK)
-                return status;
-        }
-        ++*n_kept;
-        int32_t id = sl_sampler_draw(b->sampler, s->logits + in_batch * n_vocab, s->n_history);
-        *go_on = take_token(b, id);
-        if (!*go_on || row + 1 == n_rows || b->ids[row + 1] != id)
-            break;
-        b->result->n_accepted++;
-    }
-    return SL_OK;
-}
-
-static sl_status run_burst(burst *b, bool *go_on, sl_err *err)
-{
-    sl_session *s = b->session;
-    size_t n_rows = collect_rows(b), n_kept = 0;
-    sl_graph_rows rows = {
-        .ids = b->ids,
-        .n_rows = n_rows,
-        .first_pos = s->n_stored,
-        .will_follow = b->options->n_predict - b->result->n_tokens > n_rows,
-        .stop = is_stopped,
-        .stop_in_layer = is_stopped,
-        .arg = s,
-    };
-    sl_status status = sl_graph_pass(s->graph, s->kv, &rows, err);
-    if (status == SL_OK)
-        status = verify_rows(b, n_rows, &n_kept, go_on, err);
-    if (status == SL_OK)
-        status = sl_graph_accept(s->graph, s->kv, n_kept, err);
-    if (status != SL_OK)
-        return status;
-    s->n_stored += n_kept;
-    b->result->n_passes++;
-    b->result->n_rows += n_rows;
-    return SL_OK;
-}
-
-static sl_status run_bursts(burst *b, sl_err *err)
-{
-    sl_session *s = b->session;
-    bool go_on = take_token(b, sl_sampler_draw(b->sampler, s->logits, s->n_history));
-    sl_status status = SL_OK;
-    if (go_on)
-        status = start_bursting(s, err);
-    while (status == SL_OK && go_on) {
-        if (is_stopped(s)) {
-            b->result->finish = SL_FINISH_CANCELLED;
-            return SL_OK;
-        }
-        status = run_burst(b, &go_on, err);
-    }
-    if (status == SL_CANCELLED) {
-        b->result->finish = SL_FINISH_CANCELLED;
+    if (s->ngram)
+        sl_ngram_rewind(s->ngram, s->history, n);
+    s->n_history = n;
+    s->has_logits = false;
+    if (n >= s->n_stored)
         return SL_OK;
-    }
-    return status;
-}
-
-sl_status sl_session_generate(sl_session *s, const sl_generate_options *options, sl_generate_result *out, sl_err *err)
-{
-    memset(out, 0, sizeof *out);
-    assert(s->has_logits && options->max_drafts <= s->options.max_drafts);
-    assert(options->n_context <= s->options.max_tokens);
-    if (options->n_predict == 0 || s->n_history >= options->n_context) {
-        out->finish = options->n_predict == 0 ? SL_FINISH_LENGTH : SL_FINISH_CONTEXT;
-        return SL_OK;
-    }
-    burst b = {.session = s, .options = options, .result = out};
-    if (options->drafter)
-        b.drafter = *options->drafter;
-    else if (s->ngram)
-        b.drafter = sl_ngram_drafter(s->ngram);
-    sl_status status = sl_sampler_create(&options->sampling, s->options.weights->hp.n_vocab, s->options.kernels,
-                                         s->options.budget, &b.sampler, err);
-    if (status == SL_OK)
-        status = sl_mem_new(s->options.budget, options->max_drafts + 1, sizeof *b.ids, "drafts", &b.ids, err);
-    if (status == SL_OK)
-        status = run_bursts(&b, err);
-    sl_mem_free(s->options.budget, b.ids);
-    sl_sampler_destroy(b.sampler);
+    sl_status status = sl_kv_truncate(s->kv, n, err);
+    s->is_broken = status != SL_OK;
+    s->n_stored = n;
     return status;
 }

@@ -3,8 +3,10 @@
  * Owns: the token history, the context, the working memory of passes, the drafter's index. Refuses: more tokens than
  * it was made for. Thread rule: one thread drives a session.
  *
- *   create -> feed* -> generate        (feed after generate is not supported)
- *   create -> keep                     a context file gets the text
+ *   create -> feed* -> generate
+ *   create -> keep                             a context file gets the text
+ *   create -> ( feed | generate | rewind )*    with `talks`; generate wants logits, which a feed leaves
+ *   create -> ( feed | generate )* -> keep     likewise
  *
  * A session over a context file starts with the file's tokens.
  *
@@ -31,6 +33,7 @@ typedef struct sl_session_options {
     size_t max_drafts;  /* rows of a burst less one */
     double rope_factor; /* 0: the model's own */
     bool will_decode;   /* generate follows the last feed */
+    bool talks;         /* and feeds follow a generate: memory is kept for both, resident parts get none of it */
     bool ngram;         /* make the n-gram drafter */
     double commit_s;         /* of work between two commits of a kept context, at most; 0: no limit */
     size_t commit_tokens;    /* likewise in tokens; 0: no limit */
@@ -53,12 +56,14 @@ typedef struct sl_feed_watch {
     void *arg;
 } sl_feed_watch;
 
-/* Reads n more tokens; ids in [0, n_vocab). */
+/* Reads n more tokens; ids in [0, n_vocab). With `talks`, what was drawn but is not stored is read before them, and n
+ * may be 0. An error leaves the session as it was before, without logits, or broken: sl_session_is_whole. SL_REFUSED
+ * for too many: nothing has changed. */
 sl_status sl_session_feed(sl_session *session, const int32_t *ids, size_t n, const sl_feed_watch *watch,
                           sl_err *err) SL_CHECK;
 
-/* With kv.keep: reads n more tokens, committing as it goes, then finishes the file. intended: all tokens that it will
- * hold. n may be 0: then it is only finished. After an error (a stop, too) what was committed stays. */
+/* With kv.keep: reads n more tokens, committing as it goes, commits all and finishes the file; n may be 0. After an
+ * error (a stop, too) what was committed stays. */
 sl_status sl_session_keep(sl_session *session, const int32_t *ids, size_t n, const sl_feed_watch *watch,
                           sl_err *err) SL_CHECK;
 
@@ -84,9 +89,19 @@ typedef struct sl_generate_result {
     size_t n_drafted, n_accepted;
 } sl_generate_result;
 
+/* After a feed that left logits. A stop is no error, in the middle of a pass neither: what was drawn is in the history.
+ * After an error, too. */
 sl_status sl_session_generate(sl_session *session, const sl_generate_options *options, sl_generate_result *out,
                               sl_err *err) SL_CHECK;
 
+/* With `talks`, without kv.keep: forgets all but the first n tokens, at most as many as there are; a file's own, too.
+ * There are no logits afterwards, unless nothing was forgotten. */
+sl_status sl_session_rewind(sl_session *session, size_t n, sl_err *err) SL_CHECK;
+
+bool sl_session_has_logits(const sl_session *session);
+/* False after an error that left layers with different tokens: then it can only be destroyed. */
+bool sl_session_is_whole(const sl_session *session);
+size_t sl_session_n_stored(const sl_session *session); /* tokens whose keys and values are stored */
 const sl_kv *sl_session_kv(const sl_session *session);
 size_t sl_session_n_tokens(const sl_session *session);
 const int32_t *sl_session_ids(const sl_session *session); /* [n_tokens] */

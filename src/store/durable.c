@@ -36,6 +36,7 @@ sl_status sl_durable_take_memory(sl_durable *d, uint64_t n_tokens, sl_err *err)
 {
     sl_budget *budget = d->options.budget;
     d->layout = sl_layout_of(&d->superblock.geom);
+    n_tokens += d->options.more_tokens;
     d->cap_tokens = d->options.max_tokens > n_tokens ? d->options.max_tokens : n_tokens;
     d->cap_segments = segments_for(d->cap_tokens);
     if (d->cap_segments > sl_layout_max_segments(&d->layout))
@@ -435,8 +436,15 @@ sl_status sl_durable_finish(sl_durable *d, const sl_durable_source *source, sl_e
 
 sl_durable_state sl_durable_get(const sl_durable *d)
 {
-    return (sl_durable_state){d->n_tokens, d->intended_tokens, d->is_finished, d->n_commits,
-                              d->note[0] ? d->note : NULL};
+    return (sl_durable_state){
+        .n_tokens = d->n_tokens,
+        .intended_tokens = d->intended_tokens,
+        .is_finished = d->is_finished,
+        .is_for_writing = d->options.for_writing,
+        .max_tokens = d->cap_tokens,
+        .n_commits = d->n_commits,
+        .note = d->note[0] ? d->note : NULL,
+    };
 }
 
 const sl_identity *sl_durable_identity(const sl_durable *d)

@@ -23,7 +23,8 @@ typedef struct sl_durable_options {
     const char *path;  /* copied */
     bool for_writing;
     bool force_buffered, allow_ram;
-    uint64_t max_tokens; /* the most that will be stored; open raises it to what the file holds */
+    uint64_t max_tokens;  /* the most that will be stored; open raises it to what the file holds, */
+    uint64_t more_tokens; /* and so many more */
     sl_budget *budget;
     sl_log log;
 } sl_durable_options;
@@ -43,7 +44,9 @@ typedef struct sl_durable_state {
     uint64_t n_tokens;        /* committed */
     uint64_t intended_tokens; /* what the writer of an unfinished file wanted; else n_tokens */
     bool is_finished;
-    uint64_t n_commits; /* by this handle */
+    bool is_for_writing;
+    uint64_t max_tokens; /* that this handle has room for */
+    uint64_t n_commits;  /* by this handle */
     const char *note;   /* NULL, or what was found damaged but stands in a second copy */
 } sl_durable_state;
 sl_durable_state sl_durable_get(const sl_durable *durable);
