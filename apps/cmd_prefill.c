@@ -168,6 +168,14 @@ static void print_space(const prefill_state *p)
     fputc('\n', stderr);
 }
 
+static bool on_copy(void *arg, uint64_t done_bytes, uint64_t total_bytes)
+{
+    prefill_state *p = arg;
+    const sl_progress_state state = {"taking over", "MiB", done_bytes >> 20, total_bytes >> 20};
+    sl_progress_update(&p->c.progress, &state, cli_seconds());
+    return !cli_interrupted(NULL);
+}
+
 static void on_progress(void *arg, size_t done_tokens, size_t total_tokens)
 {
     prefill_state *p = arg;
@@ -252,8 +260,12 @@ static sl_status open_file(prefill_state *p, const sl_context_options *options, 
         .n = p->text.n,
         .replace = p->o.replace,
         .max_disk = (uint64_t)p->o.max_disk,
+        .progress = on_copy,
+        .arg = p,
     };
-    return prefill_file_open(&p->file, &request, err);
+    sl_status status = prefill_file_open(&p->file, &request, err);
+    sl_progress_clear(&p->c.progress);
+    return status;
 }
 
 /* Reads in what the file lacks; *stats is of this run. */

@@ -160,10 +160,11 @@ static sl_status open_beside(prefill_file *f, const prefill_request *q, size_t n
         status = check_room(f, q, bytes_on_disk(f->real), err);
     if (status == SL_OK && !is_there)
         status = sl_store_create(q->engine, f->beside, q->options, &f->store, err);
-    if (status != SL_OK || f->n_kept > 0)
+    if (status != SL_OK)
         return status;
-    status = sl_store_share(f->store, f->old, n_shared, &f->shared, err);
-    f->n_kept = (size_t)f->shared.n_tokens;
+    const sl_store_share_options share = {f->old, n_shared, q->progress, q->arg};
+    status = sl_store_share(f->store, &share, &f->shared, err);
+    f->n_kept += (size_t)f->shared.n_tokens;
     f->space.written_bytes -= f->space.written_bytes > f->shared.shared_bytes ? f->shared.shared_bytes : 0;
     return status;
 }

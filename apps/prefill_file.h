@@ -17,6 +17,8 @@ typedef struct prefill_request {
     size_t n;
     bool replace;
     uint64_t max_disk; /* 0: what is free */
+    bool (*progress)(void *arg, uint64_t done_bytes, uint64_t total_bytes); /* of taking over; false cancels */
+    void *arg;
 } prefill_request;
 
 typedef struct prefill_file {

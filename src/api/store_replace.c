@@ -4,11 +4,15 @@
 #include "api/store.h"
 #include "platform/os.h"
 
-sl_status sl_store_share(sl_store *to, const sl_store *from, uint64_t n_tokens, sl_store_shared *out, sl_err *err)
+sl_status sl_store_share(sl_store *to, const sl_store_share_options *o, sl_store_shared *out, sl_err *err)
 {
     memset(out, 0, sizeof *out);
-    (void)from, (void)n_tokens, (void)err;
-    out->n_tokens = sl_durable_get(to->durable).n_tokens;
+    sl_durable_state from = sl_durable_get(o->from->durable), have = sl_durable_get(to->durable);
+    uint64_t n_tokens = o->n_tokens < from.n_tokens ? o->n_tokens : from.n_tokens;
+    uint64_t n_segments = n_tokens / SL_SEGMENT_TOKENS;
+    if (have.n_tokens % SL_SEGMENT_TOKENS != 0 || n_segments <= have.n_tokens / SL_SEGMENT_TOKENS)
+        return SL_OK;
+    (void)err;
     return SL_OK;
 }
 
