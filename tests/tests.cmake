@@ -55,6 +55,7 @@ endforeach()
 sluice_test(unit test_plan common/gguf_build.c common/tiny_encode.c common/tiny_model.c)
 sluice_test(prop test_durable common/durable_rig.c common/fault_vfs.c common/kv_model.c)
 sluice_test(prop test_durable_cut common/durable_rig.c common/kv_model.c)
+sluice_test(prop test_durable_fork common/durable_rig.c common/fault_vfs.c common/kv_model.c)
 sluice_test(prop test_durable_crash common/disk_vfs.c common/kv_model.c)
 
 # The figures of docs/numerics.md: measures, tests nothing; built when asked for.

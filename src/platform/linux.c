@@ -223,6 +223,7 @@ const sl_vfs *sl_vfs_system(void)
         .size = sl_linux_size,
         .set_size = sl_linux_set_size,
         .clear = sl_linux_clear,
+        .share = sl_linux_share,
         .lock = sl_linux_lock,
         .attach = file_attach,
         .close = file_close,

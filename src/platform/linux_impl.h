@@ -34,6 +34,7 @@ int sl_linux_sync(sl_file *file);
 int64_t sl_linux_size(sl_file *file);
 int sl_linux_set_size(sl_file *file, uint64_t bytes);
 int sl_linux_clear(sl_file *file, uint64_t off, uint64_t bytes);
+int sl_linux_share(sl_file *to, sl_file *from, uint64_t off, uint64_t bytes);
 int sl_linux_lock(sl_file *file);
 
 int sl_uring_open(const sl_vfs *vfs, const sl_aio_options *options, sl_aio **out, int *register_refused);

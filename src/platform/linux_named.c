@@ -1,7 +1,7 @@
 /* Linux: files that keep their names. Owns: the moment at which a file gets one. Refuses: what linux.c refuses.
  * A new file is unnamed (O_TMPFILE) until it is whole; linkat(2) then names it. Where there are no unnamed files it has
  * a temporary name beside its own, which a kill can leave behind. Facts: open(2), linkat(2), rename(2), renameat2(2),
- * fsync(2), fallocate(2), fcntl(2) (open file description locks). */
+ * fsync(2), fallocate(2), fcntl(2) (open file description locks), ioctl_ficlonerange(2). */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -9,12 +9,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include "platform/linux_impl.h"
 #include "platform/os.h"
+
+/* FICLONERANGE, of a struct of one i64 and three u64: linux/fs.h has it, and names that others define. */
+#define CLONE_RANGE _IOC(_IOC_WRITE, 0x94, 13, 32)
 
 enum { NO_REPLACE = 1 }; /* RENAME_NOREPLACE of renameat2(2), which some C libraries have no function for */
 
@@ -229,6 +233,23 @@ int sl_linux_clear(sl_file *file, uint64_t off, uint64_t bytes)
         failed = fallocate(file->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)off, (off_t)bytes);
     while (failed != 0 && errno == EINTR);
     return failed != 0 ? -errno : 0;
+}
+
+int sl_linux_share(sl_file *to, sl_file *from, uint64_t off, uint64_t bytes)
+{
+    struct {
+        int64_t from_fd;
+        uint64_t from_off, bytes, to_off;
+    } range = {from->fd, off, bytes, off};
+    int failed;
+    do
+        failed = ioctl(to->fd, CLONE_RANGE, &range);
+    while (failed != 0 && errno == EINTR);
+    int cause = failed != 0 ? errno : 0;
+    /* Another file system, one that cannot, ranges that do not fit its blocks, a file that it does not do it for. */
+    bool cannot = cause == EOPNOTSUPP || cause == ENOTTY || cause == EXDEV || cause == EINVAL || cause == ENOSYS ||
+                  cause == EPERM || cause == ETXTBSY || cause == EISDIR;
+    return cannot ? -EOPNOTSUPP : -cause;
 }
 
 int sl_linux_lock(sl_file *file)

@@ -58,6 +58,9 @@ struct sl_vfs {
     int (*set_size)(sl_file *file, uint64_t bytes); /* 0 or -errno */
     /* The range reads as zeros from now on, its disk space is given back; -EOPNOTSUPP where the file system cannot. */
     int (*clear)(sl_file *file, uint64_t off, uint64_t bytes);
+    /* The range of `to` has the bytes of `from`'s range of the same place, and shares its disk space until either is
+     * written. 0 or -errno; -EOPNOTSUPP where these two files cannot. NULL: this system has no such thing. */
+    int (*share)(sl_file *to, sl_file *from, uint64_t off, uint64_t bytes);
     /* For one writer: 0; -EAGAIN while another handle, of any process, holds it. Ends with the handle. */
     int (*lock)(sl_file *file);
     /* From now on transfers at SL_OVERLAY_OFF + x go to `overlay` at x. It is closed with `file`. */

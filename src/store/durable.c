@@ -258,9 +258,12 @@ static sl_status create_file(sl_durable *d, const sl_identity *identity, sl_err 
     const sl_durable_source nothing = {no_parts, no_tails, d};
     if (status == SL_OK)
         status = sl_durable_commit(d, d->ids, 0, o->max_tokens, true, &nothing, err);
-    if (status != SL_OK)
-        return status;
-    int failed = d->vfs->publish(d->file, d->path, false);
+    return status == SL_OK && !o->name_last ? sl_durable_publish(d, false, err) : status;
+}
+
+sl_status sl_durable_publish(sl_durable *d, bool replace, sl_err *err)
+{
+    int failed = d->vfs->publish(d->file, d->path, replace);
     if (failed == -EEXIST)
         return sl_err_set(err, SL_REFUSED, "%s: exists already", d->path);
     return failed == 0 ? SL_OK : sl_err_set_errno(err, SL_FAILED, -failed, "%s: cannot be named", d->path);
@@ -470,6 +473,11 @@ const int32_t *sl_durable_ids(const sl_durable *d)
 sl_file *sl_durable_file(const sl_durable *d)
 {
     return d->file;
+}
+
+const sl_vfs *sl_durable_vfs(const sl_durable *d)
+{
+    return d->vfs;
 }
 
 bool sl_durable_is_direct(const sl_durable *d)

@@ -18,11 +18,18 @@
 
 typedef struct sl_durable sl_durable;
 
+/* Who is told how far a long copy is; false cancels it (SL_CANCELLED). progress NULL: nobody. */
+typedef struct sl_durable_watch {
+    bool (*progress)(void *arg, uint64_t done_bytes, uint64_t total_bytes);
+    void *arg;
+} sl_durable_watch;
+
 typedef struct sl_durable_options {
     const sl_vfs *vfs; /* NULL: the system's */
     const char *path;  /* copied */
     bool for_writing;
     bool force_buffered, allow_ram;
+    bool name_last; /* create: the file has no name, and is gone when it is closed, until sl_durable_publish */
     uint64_t max_tokens;  /* the most that will be stored; open raises it to what the file holds, */
     uint64_t more_tokens; /* and so many more */
     sl_budget *budget;
@@ -32,6 +39,9 @@ typedef struct sl_durable_options {
 /* Makes a new file that holds nothing yet and gives it its name. SL_REFUSED when the name is taken. */
 sl_status sl_durable_create(const sl_durable_options *options, const sl_identity *identity, const sl_geom *geom,
                             sl_durable **out, sl_err *err) SL_CHECK;
+/* Gives a file that was made with name_last its name, once; on the disk when it returns. SL_REFUSED when the name is
+ * taken, unless it is to be replaced. */
+sl_status sl_durable_publish(sl_durable *durable, bool replace, sl_err *err) SL_CHECK;
 /* SL_REFUSED: being written by another (for_writing), another version. SL_DAMAGED names record, segment and field. */
 sl_status sl_durable_open(const sl_durable_options *options, sl_durable **out, sl_err *err) SL_CHECK;
 /* Whatever was not committed is lost; nothing else is. */
@@ -56,6 +66,7 @@ const sl_geom *sl_durable_geom(const sl_durable *durable);
 const sl_layout *sl_durable_layout(const sl_durable *durable);
 const int32_t *sl_durable_ids(const sl_durable *durable); /* [n_tokens] */
 sl_file *sl_durable_file(const sl_durable *durable);      /* borrowed */
+const sl_vfs *sl_durable_vfs(const sl_durable *durable);
 bool sl_durable_is_direct(const sl_durable *durable);
 const char *sl_durable_name(const sl_durable *durable); /* the path */
 
@@ -84,6 +95,17 @@ sl_status sl_durable_commit(sl_durable *durable, const int32_t *ids, uint64_t n_
 /* After a commit of everything, and after the last pieces and unfilled tile groups were written in place: no trace of
  * how the file was made is left in it. */
 sl_status sl_durable_finish(sl_durable *durable, const sl_durable_source *source, sl_err *err) SL_CHECK;
+
+typedef struct sl_durable_cloned {
+    uint64_t shared_bytes, copied_bytes; /* of blocks */
+} sl_durable_cloned;
+
+/* `to`, which holds whole segments of `from` or nothing, and is not finished, gets the segments before n_segments,
+ * which are full ones of `from`: their blocks are shared where the file system can, else copied and every part
+ * verified. They are committed when this returns SL_OK; after an error or SL_CANCELLED a whole number of segments is.
+ * SL_USAGE: not equal in identity or geometry, or not whole segments. */
+sl_status sl_durable_clone(sl_durable *to, const sl_durable *from, uint64_t n_segments, const sl_durable_watch *watch,
+                           sl_durable_cloned *out, sl_err *err) SL_CHECK;
 
 /* Bytes written by this handle's own transfers (records, areas, superblock). */
 uint64_t sl_durable_bytes_written(const sl_durable *durable);

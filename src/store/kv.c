@@ -220,6 +220,11 @@ uint64_t sl_kv_tokens(const sl_kv *kv, uint32_t layer)
     return sl_writer_tokens(kv->writer, layer);
 }
 
+uint64_t sl_kv_base_tokens(const sl_kv *kv)
+{
+    return kv->base_tokens;
+}
+
 sl_status sl_kv_set_resident(sl_kv *kv, uint64_t resident_bytes, sl_err *err)
 {
     return sl_stream_raise(kv->stream, resident_bytes, err);

@@ -17,7 +17,8 @@
 #include "store/geom.h"
 
 typedef struct sl_kv sl_kv;
-typedef struct sl_durable sl_durable; /* store/durable.h */
+typedef struct sl_durable sl_durable;             /* store/durable.h */
+typedef struct sl_durable_watch sl_durable_watch; /* the same */
 
 typedef struct sl_kv_options {
     sl_geom geom;      /* copied */
@@ -102,6 +103,16 @@ sl_status sl_kv_get_part(const sl_kv *kv, uint32_t layer, uint64_t part, uint8_t
  * verified; it goes to this context's own file where it lay in the durable one. After an error all later calls give
  * SL_FAILED, but for SL_USAGE, which changes nothing. */
 sl_status sl_kv_truncate(sl_kv *kv, uint64_t n_tokens, sl_err *err) SL_CHECK;
+
+/* Appends to `to` the tokens that a context file has behind to's own, which are whole parts, up to n_tokens; verified.
+ * SL_CANCELLED: the watch said so. */
+sl_status sl_kv_append_stored(sl_kv *to, const sl_durable *from, uint64_t n_tokens, const sl_durable_watch *watch,
+                              sl_err *err) SL_CHECK;
+/* The same from another context of equal geometry, which goes on unchanged; both between passes. The bytes are those of
+ * the first n_tokens of `from` if what `to` has are its first ones. */
+sl_status sl_kv_copy(sl_kv *to, sl_kv *from, uint64_t n_tokens, const sl_durable_watch *watch, sl_err *err) SL_CHECK;
+/* Tokens of the durable file that this context still starts with. */
+uint64_t sl_kv_base_tokens(const sl_kv *kv);
 
 /* Raises the resident share; parts join when a pass next reads them. */
 sl_status sl_kv_set_resident(sl_kv *kv, uint64_t resident_bytes, sl_err *err) SL_CHECK;

@@ -34,7 +34,7 @@ sl_status sl_kv_fetch(sl_kv *kv, uint32_t layer, uint64_t part, uint8_t *room, c
         const sl_kvfile_part read = {
             layer, part, off, on_flash, sl_hash(room, on_flash),
             is_closed ? parts->checksums[at] : sl_stream_open_checksum(kv->stream, layer)};
-        status = sl_kvfile_judge(&kv->file, &read, err);
+        status = sl_kvfile_judge(kv->file.name, &read, err);
         if (status != SL_OK)
             return status;
     }
@@ -105,5 +105,6 @@ sl_status sl_kv_truncate(sl_kv *kv, uint64_t n_tokens, sl_err *err)
     for (uint32_t i = 0; status == SL_OK && i < kv->geom.n_layers; i++)
         status = cut_layer(kv, i, &c, err);
     kv->is_lost = status != SL_OK;
+    kv->base_tokens = kv->base_tokens < n_tokens ? kv->base_tokens : n_tokens;
     return status;
 }

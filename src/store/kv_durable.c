@@ -3,15 +3,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "base/hash.h"
 #include "store/kv_impl.h"
-
-enum { LOAD_BYTES = 256 << 10 }; /* of one reading, about, while a context is opened */
-
-static size_t up_sector(size_t bytes)
-{
-    return (bytes + SL_SECTOR_BYTES - 1) / SL_SECTOR_BYTES * SL_SECTOR_BYTES;
-}
 
 /* ---- taking over ---- */
 
@@ -23,114 +15,6 @@ static void load_whole_parts(sl_kv *kv, uint32_t layer, uint64_t n_parts)
     const uint8_t none = 0;
     const sl_growth growth = {.n_groups = n_parts * SL_PART_TILES, .piece = &none};
     sl_stream_grow_end(kv->stream, layer, &growth);
-}
-
-/* The part of a layer in which what is taken over ends, as the file has it: on flash up to a whole sector, the rest in
- * `tail`. */
-typedef struct open_part {
-    uint32_t layer;
-    uint64_t part, off; /* of the file */
-    size_t group_bytes;
-    size_t n_tokens; /* of it, taken over */
-    size_t bytes;    /* of all its tile groups in the file, the unfilled one included */
-    size_t checked;  /* of them, under the checksum */
-    size_t on_flash; /* of them, or more where padded: whole sectors */
-    const uint8_t *tail;
-} open_part;
-
-static open_part find_open_part(const sl_kv *kv, uint32_t layer, uint64_t part, size_t n_tokens)
-{
-    sl_durable_state state = sl_durable_get(kv->durable);
-    uint64_t in_file = state.n_tokens - part * SL_PART_TOKENS;
-    size_t n_in_file = in_file < SL_PART_TOKENS ? (size_t)in_file : SL_PART_TOKENS;
-    size_t group_bytes = sl_geom_group_bytes(&kv->geom, layer);
-    size_t full = n_in_file / SL_TILE * group_bytes, unfilled = n_in_file % SL_TILE != 0 ? group_bytes : 0;
-    /* Whole parts are whole sectors, and all in place. */
-    bool is_in_place = state.is_finished || n_in_file == SL_PART_TOKENS;
-    return (open_part){
-        .layer = layer,
-        .part = part,
-        .off = kv->parts.data_off + part / SL_SEGMENT_PARTS * kv->parts.stride +
-               sl_geom_block_off(&kv->geom, 0, layer) +
-               part % SL_SEGMENT_PARTS * sl_geom_part_bytes(&kv->geom, layer),
-        .group_bytes = group_bytes,
-        .n_tokens = n_tokens,
-        .bytes = full + unfilled,
-        .checked = full + (is_in_place ? unfilled : 0),
-        .on_flash = is_in_place ? up_sector(full + unfilled) : full / SL_SECTOR_BYTES * SL_SECTOR_BYTES,
-        .tail = is_in_place ? NULL : sl_durable_tail(kv->durable, layer),
-    };
-}
-
-/* Bytes [from, to) of it; `buf` then begins with the sector that `from` lies in. */
-static sl_status fetch(const sl_kv *kv, const open_part *p, size_t from, size_t to, uint8_t *buf, sl_err *err)
-{
-    size_t first = from / SL_SECTOR_BYTES * SL_SECTOR_BYTES;
-    size_t flash_end = up_sector(to) < p->on_flash ? up_sector(to) : p->on_flash;
-    sl_status status = SL_OK;
-    if (first < flash_end)
-        status = sl_vfs_read(kv->file.vfs, kv->file.file, kv->file.name, buf, flash_end - first, p->off + first, err);
-    size_t copied = first > flash_end ? first : flash_end;
-    if (status == SL_OK && copied < to && p->tail)
-        memcpy(buf + (copied - first), p->tail + (copied - p->on_flash), to - copied);
-    return status;
-}
-
-/* Groups after groups through the writer; what the checksum says of them all comes at the end, before anybody has seen
- * one. */
-static sl_status load_open_part(sl_kv *kv, const open_part *p, uint8_t *buf, XXH3_state_t *hash, sl_err *err)
-{
-    size_t at_once = LOAD_BYTES / p->group_bytes * p->group_bytes;
-    at_once = at_once > 0 ? at_once : p->group_bytes;
-    sl_status status = SL_OK;
-    XXH3_64bits_reset(hash);
-    for (size_t from = 0, to; status == SL_OK && from < p->bytes; from = to) {
-        to = from + at_once < p->bytes ? from + at_once : p->bytes;
-        status = fetch(kv, p, from, to, buf, err);
-        if (status != SL_OK)
-            break;
-        const uint8_t *groups = buf + from % SL_SECTOR_BYTES;
-        size_t end = to < p->checked ? to : p->checked;
-        if (end > from)
-            XXH3_64bits_update(hash, groups, end - from);
-        size_t first_token = from / p->group_bytes * SL_TILE, last = to / p->group_bytes * SL_TILE;
-        last = last < p->n_tokens ? last : p->n_tokens;
-        if (last > first_token)
-            status = sl_writer_append(kv->writer, p->layer, groups, last - first_token, err);
-    }
-    if (status != SL_OK)
-        return status;
-    const sl_kvfile_part part = {p->layer,
-                                 p->part,
-                                 p->off,
-                                 p->checked,
-                                 p->checked > 0 ? XXH3_64bits_digest(hash) : 0,
-                                 sl_durable_part(kv->durable, p->layer, p->part)};
-    return sl_kvfile_judge(&kv->file, &part, err);
-}
-
-static sl_status load_open_parts(sl_kv *kv, uint64_t part, size_t n_tokens, sl_err *err)
-{
-    size_t longest = 0;
-    for (uint32_t i = 0; i < kv->geom.n_layers; i++) {
-        size_t bytes = sl_geom_group_bytes(&kv->geom, i);
-        longest = bytes > longest ? bytes : longest;
-    }
-    size_t room = up_sector(longest > LOAD_BYTES ? longest : LOAD_BYTES) + 2 * SL_SECTOR_BYTES;
-    uint8_t *buf = NULL;
-    sl_status status = sl_mem_map(kv->budget, room, "the context's open part", &buf, err);
-    XXH3_state_t *hash = XXH3_createState();
-    if (status == SL_OK && !hash)
-        status = sl_err_set(err, SL_FAILED, "out of memory: checksum");
-    sl_writer_set_loading(kv->writer, kv->keeps);
-    for (uint32_t i = 0; status == SL_OK && i < kv->geom.n_layers; i++) {
-        open_part p = find_open_part(kv, i, part, n_tokens);
-        status = load_open_part(kv, &p, buf, hash, err);
-    }
-    sl_writer_set_loading(kv->writer, false);
-    XXH3_freeState(hash);
-    sl_mem_unmap(kv->budget, buf, room);
-    return status;
 }
 
 static sl_status check_geometry(const sl_kv *kv, sl_err *err)
@@ -167,9 +51,9 @@ sl_status sl_kv_load(sl_kv *kv, sl_err *err)
     uint64_t n_parts = kv->base_tokens / SL_PART_TOKENS;
     for (uint32_t i = 0; i < kv->geom.n_layers; i++)
         load_whole_parts(kv, i, n_parts);
-    size_t n_open = (size_t)(kv->base_tokens % SL_PART_TOKENS);
-    if (n_open > 0)
-        status = load_open_parts(kv, n_parts, n_open, err);
+    sl_writer_set_loading(kv->writer, kv->keeps);
+    status = sl_kv_append_stored(kv, kv->durable, kv->base_tokens, NULL, err);
+    sl_writer_set_loading(kv->writer, false);
     /* Before anything in a finished file is overwritten, what stands there is committed elsewhere. */
     if (status == SL_OK && kv->keeps && state.is_finished)
         status = commit(kv, sl_durable_ids(kv->durable), kv->parts.max_groups * SL_TILE, true, err);

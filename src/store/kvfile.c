@@ -106,14 +106,14 @@ sl_status sl_kvfile_reserve(sl_kvfile *file, uint64_t off, uint64_t bytes, sl_er
     return status;
 }
 
-sl_status sl_kvfile_judge(const sl_kvfile *file, const sl_kvfile_part *part, sl_err *err)
+sl_status sl_kvfile_judge(const char *name, const sl_kvfile_part *part, sl_err *err)
 {
     if (part->found == part->expected)
         return SL_OK;
     return sl_err_set(err, SL_DAMAGED,
                       "%s: layer %" PRIu32 ", segment %" PRIu64 ", offset %" PRIu64 " (%zu bytes): checksum %016" PRIx64
                       ", expected %016" PRIx64,
-                      file->name, part->layer, part->part / SL_SEGMENT_PARTS, part->off & ~SL_OVERLAY_OFF, part->bytes,
+                      name, part->layer, part->part / SL_SEGMENT_PARTS, part->off & ~SL_OVERLAY_OFF, part->bytes,
                       part->found, part->expected);
 }
 

@@ -59,8 +59,8 @@ typedef struct sl_kvfile_part {
     size_t bytes;
     uint64_t found, expected;
 } sl_kvfile_part;
-/* SL_OK, or SL_DAMAGED with layer, segment and offset. */
-sl_status sl_kvfile_judge(const sl_kvfile *file, const sl_kvfile_part *part, sl_err *err) SL_CHECK;
+/* SL_OK, or SL_DAMAGED with the file's name, layer, segment and offset. */
+sl_status sl_kvfile_judge(const char *name, const sl_kvfile_part *part, sl_err *err) SL_CHECK;
 
 const char *sl_kvfile_mode(const sl_kvfile *file); /* "memory", "direct", "buffered" */
 

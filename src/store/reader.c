@@ -151,7 +151,7 @@ static sl_status check_bytes(sl_stream *stream, const sl_ring_item *item, bool i
         return SL_OK;
     }
     const sl_kvfile_part part = {item->pos.layer, item->pos.part, item->off, item->flash_bytes, found, item->checksum};
-    return sl_kvfile_judge(stream->options.file, &part, err);
+    return sl_kvfile_judge(stream->options.file->name, &part, err);
 }
 
 /* The memory that a complete part shall move to; NULL when it stays on flash. Under the lock. */

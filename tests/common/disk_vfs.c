@@ -305,6 +305,26 @@ static int disk_clear(sl_file *handle, uint64_t off, uint64_t bytes)
     return end ? -EIO : 0;
 }
 
+/* As though it were written: what shares blocks can be lost as well. */
+static int disk_share(sl_file *to, sl_file *from, uint64_t off, uint64_t bytes)
+{
+    disk_vfs *disk = to->disk;
+    if (!disk->shares)
+        return -EOPNOTSUPP;
+    int end = ends(disk);
+    if (end < 0)
+        return -EIO;
+    if (is_full(disk))
+        return -ENOSPC;
+    pthread_mutex_lock(&disk->lock);
+    if (off + bytes > to->file->size)
+        resize(to->file, off + bytes);
+    for (uint64_t at = off; at < off + bytes; at += SL_SECTOR_BYTES)
+        put_sector(to->file, at, from->file->now + at);
+    pthread_mutex_unlock(&disk->lock);
+    return end ? -EIO : 0;
+}
+
 static int disk_lock(sl_file *handle)
 {
     if (handle->file->is_locked)
@@ -424,6 +444,7 @@ void disk_init(disk_vfs *disk, uint64_t seed)
         .size = disk_size,
         .set_size = disk_set_size,
         .clear = disk_clear,
+        .share = disk_share,
         .lock = disk_lock,
         .attach = disk_attach,
         .close = disk_close,

@@ -39,6 +39,7 @@ typedef struct disk_vfs {
     uint64_t cut_at;    /* in that one everything ends: 0 never */
     uint64_t full_from; /* from that one on there is no space: 0 never */
     atomic_bool is_dead; /* it has ended: every call fails until disk_restart */
+    bool shares;        /* ranges of files can share their blocks */
     bool is_refused;    /* a call failed for want of space since this was last cleared */
 } disk_vfs;
 

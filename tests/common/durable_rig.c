@@ -224,3 +224,12 @@ void durable_rig_same_files(const char *a, const char *b)
     fclose(file_a);
     fclose(file_b);
 }
+
+uint64_t durable_rig_cut(kv_model *model, uint64_t n)
+{
+    static const uint64_t edges[] = {SL_TILE, SL_PART_TOKENS, SL_SEGMENT_TOKENS};
+    uint64_t edge = edges[kv_model_random(model, 3)], at = 1 + kv_model_random(model, n);
+    if (kv_model_random(model, 2) && at > edge)
+        at = at / edge * edge + kv_model_random(model, 2);
+    return at < n ? at : n;
+}

@@ -41,6 +41,9 @@ uint8_t *durable_rig_groups(const durable_rig *b, uint32_t layer, uint64_t token
 void durable_rig_append(durable_rig *b, uint64_t n);
 void durable_rig_commit(durable_rig *b);
 
+/* Somewhere at or below n > 0, often at an edge of tile, part or segment. */
+uint64_t durable_rig_cut(kv_model *model, uint64_t n);
+
 /* Two walks: with adoption the second sees other places. Whole groups and the tail are the model's. */
 void durable_rig_walk(durable_rig *b, uint64_t n_tokens);
 void durable_rig_check_ids(const durable_rig *b, uint64_t n_tokens);

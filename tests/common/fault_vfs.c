@@ -124,6 +124,34 @@ static int fault_clear(sl_file *file, uint64_t off, uint64_t bytes)
     return sl_vfs_system()->clear(file->inner, off, bytes);
 }
 
+static int copy_range(sl_file *to, sl_file *from, uint64_t off, uint64_t bytes)
+{
+    enum { STEP = 1 << 20 };
+    uint8_t *buf = aligned_alloc(SL_SECTOR_BYTES, STEP);
+    int64_t moved = buf ? 1 : -ENOMEM;
+    for (uint64_t end = off + bytes; moved > 0 && off < end; off += (uint64_t)moved) {
+        size_t n = end - off < STEP ? (size_t)(end - off) : STEP;
+        moved = sl_vfs_system()->pread(from->inner, buf, n, off);
+        if (moved > 0)
+            moved = sl_vfs_system()->pwrite(to->inner, buf, (size_t)moved, off);
+    }
+    free(buf);
+    return moved < 0 ? (int)moved : moved == 0 ? -EIO : 0;
+}
+
+static int fault_share(sl_file *to, sl_file *from, uint64_t off, uint64_t bytes)
+{
+    fault_vfs *fault = to->fault;
+    if (fault->kind == FAULT_SHARE && hits(fault))
+        return -fault->code;
+    int failed = fault->shares_by_copying ? copy_range(to, from, off, bytes)
+                 : sl_vfs_system()->share ? sl_vfs_system()->share(to->inner, from->inner, off, bytes)
+                                          : -EOPNOTSUPP;
+    if (failed == 0)
+        atomic_fetch_add(&fault->n_shares, 1);
+    return failed;
+}
+
 static int fault_lock(sl_file *file)
 {
     return sl_vfs_system()->lock(file->inner);
@@ -396,6 +424,7 @@ void fault_vfs_init(fault_vfs *fault, fault_kind kind, int code, uint64_t n)
         .size = fault_size,
         .set_size = fault_set_size,
         .clear = fault_clear,
+        .share = fault_share,
         .lock = fault_lock,
         .attach = fault_attach,
         .close = fault_close,

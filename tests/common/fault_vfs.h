@@ -31,7 +31,8 @@ typedef enum fault_kind {
     FAULT_SYNC,            /* the n-th sync fails with `code`, and so the next three */
     FAULT_PUBLISH,
     FAULT_CLEAR,
-    FAULT_SET_SIZE
+    FAULT_SET_SIZE,
+    FAULT_SHARE
 } fault_kind;
 
 typedef struct fault_vfs {
@@ -44,6 +45,8 @@ typedef struct fault_vfs {
     atomic_uint_least64_t n_hits;  /* faults that happened */
     atomic_int n_open;             /* files open now */
     atomic_uint_least64_t n_syncs, n_publishes, n_clears; /* calls, of whatever kind the fault is */
+    bool shares_by_copying;        /* sharing works, whatever the file system is */
+    atomic_uint_least64_t n_shares; /* of ranges, that worked */
     atomic_int n_queues;           /* asynchronous queues open now */
 } fault_vfs;
 

@@ -12,16 +12,6 @@
 #include "common/durable_rig.h"
 #include "common/effort.h"
 
-/* Somewhere at or below n, often at an edge of tile, part or segment. */
-static uint64_t cut_of(kv_model *model, uint64_t n)
-{
-    static const uint64_t edges[] = {SL_TILE, SL_PART_TOKENS, SL_SEGMENT_TOKENS};
-    uint64_t edge = edges[kv_model_random(model, 3)], at = 1 + kv_model_random(model, n);
-    if (kv_model_random(model, 2) && at > edge)
-        at = at / edge * edge + kv_model_random(model, 2);
-    return at < n ? at : n;
-}
-
 static void append_up_to(durable_rig *b, uint64_t n)
 {
     while (sl_kv_tokens(b->kv, 0) < n) {
@@ -68,7 +58,7 @@ static void first_tokens_alone(void **unused)
         durable_rig_start(&b, seed + (uint64_t)i, 0);
         make_file(&b, i % 2 == 0);
         for (int k = 0; k < 6; k++) {
-            uint64_t n = k == 0 ? b.n_all : cut_of(&b.model, b.n_all);
+            uint64_t n = k == 0 ? b.n_all : durable_rig_cut(&b.model, b.n_all);
             durable_rig_open_file(&b, b.path, false);
             durable_rig_open_prefix(&b, n);
             durable_rig_walk(&b, n);
@@ -112,7 +102,7 @@ static void damage_counts_to_the_end_of_the_part(void **unused)
         durable_rig_start(&b, seed + (uint64_t)i, 3000 + kv_model_random(&(kv_model){.random = seed * 2 + 1}, 4000));
         durable_rig_build(&b, b.path);
         for (int k = 0; k < 8; k++) {
-            uint64_t n = cut_of(&b.model, b.n_all), at = kv_model_random(&b.model, b.n_all);
+            uint64_t n = durable_rig_cut(&b.model, b.n_all), at = kv_model_random(&b.model, b.n_all);
             uint64_t part = at / SL_PART_TOKENS, n_parts = (n + SL_PART_TOKENS - 1) / SL_PART_TOKENS;
             uint32_t layer = (uint32_t)kv_model_random(&b.model, b.model.geom.n_layers);
             sl_layout layout = sl_layout_of(&b.model.geom);
@@ -138,7 +128,7 @@ static void cut_and_grow(durable_rig *b)
     sl_err err;
     for (int step = 0; step < 12; step++) {
         uint64_t n = sl_kv_tokens(b->kv, 0);
-        uint64_t keep = n == 0 ? 0 : kv_model_random(&b->model, 8) == 0 ? 0 : cut_of(&b->model, n);
+        uint64_t keep = n == 0 ? 0 : kv_model_random(&b->model, 8) == 0 ? 0 : durable_rig_cut(&b->model, n);
         bool is_ahead = kv_model_random(&b->model, 2); /* parts of another pass are on their way when it is cut */
         if (is_ahead && n > 0) {
             durable_must(sl_kv_pass_begin(b->kv, true, &err), &err);
