@@ -5,69 +5,62 @@
 
 #include "store/durable_verify_impl.h"
 
-static size_t chunk_bytes(const sl_verify *v)
-{
-    return SL_VERIFY_N_SLICES * v->slice_bytes;
-}
-
-static void tell_all(sl_verify *v)
-{
-    for (size_t i = 0; i < v->n_found; i++)
-        v->o->found(v->o->arg, &v->found[i]);
-    v->n_found = 0;
-}
-
 /* ---- reading ---- */
 
-/* Items of a round: the slices of the next chunk, and this chunk's judgement. Items are taken in order. */
-static void work(void *arg, size_t item, size_t worker)
+/* The file behind the superblocks, in slices; slice i is read into slot i mod n_slots. */
+static uint64_t slice_off(const sl_verify *v, uint64_t slice)
 {
-    (void)worker;
-    sl_verify *v = arg;
-    if (item == SL_VERIFY_N_SLICES) {
-        sl_verify_judge(v, v->judging, v->judging_bytes, v->read_off - v->judging_bytes);
-        return;
-    }
-    size_t from = item * v->slice_bytes;
-    v->slice_failed[item] = false;
-    if (from >= v->reading_bytes)
-        return;
-    size_t bytes = v->reading_bytes - from < v->slice_bytes ? v->reading_bytes - from : v->slice_bytes;
-    sl_err why;
-    v->slice_failed[item] = sl_vfs_read(v->d->vfs, v->d->file, v->d->path, v->reading + from, bytes,
-                                        v->read_off + from, &why) != SL_OK;
-    if (v->slice_failed[item])
-        memset(v->reading + from, UINT8_MAX, bytes); /* no checksum is that of these */
+    return sl_layout_area_off(&v->d->layout, 0) + slice * v->slice_bytes;
 }
 
-static sl_damage unreadable(const sl_verify *v, uint64_t slice)
+static size_t slice_size(const sl_verify *v, uint64_t slice)
 {
-    return (sl_damage){"bytes that cannot be read", -1, -1, -1, v->read_off + slice * v->slice_bytes, v->slice_bytes,
-                       .kind = SL_DAMAGE_UNREADABLE};
+    uint64_t left = v->result->file_bytes - slice_off(v, slice);
+    return left < v->slice_bytes ? (size_t)left : v->slice_bytes;
+}
+
+static uint8_t *slot_of(const sl_verify *v, uint64_t slice)
+{
+    return v->memory + slice % v->n_slots * v->slice_bytes;
+}
+
+static void start_slice(sl_verify *v, uint64_t slice)
+{
+    const sl_read read = {slot_of(v, slice), slice_size(v, slice), slice_off(v, slice), slice % v->n_slots};
+    v->slots[read.tag] = SL_VERIFY_SLOT_READING;
+    sl_queue_add(v->queue, &read, 1);
+}
+
+/* Until it has come; what cannot be read is told and then judged as bytes that have no checksum. */
+static const uint8_t *wait_for(sl_verify *v, uint64_t slice)
+{
+    while (v->slots[slice % v->n_slots] == SL_VERIFY_SLOT_READING) {
+        uint64_t slot = 0;
+        sl_status status = SL_OK;
+        sl_err why;
+        if (sl_queue_wait(v->queue, -1.0, &slot, &status, &why))
+            v->slots[slot] = status == SL_OK ? SL_VERIFY_SLOT_WHOLE : SL_VERIFY_SLOT_FAILED;
+    }
+    if (v->slots[slice % v->n_slots] == SL_VERIFY_SLOT_FAILED) {
+        memset(slot_of(v, slice), UINT8_MAX, slice_size(v, slice));
+        sl_verify_tell(v, (sl_damage){"bytes that cannot be read", -1, -1, -1, slice_off(v, slice),
+                                      slice_size(v, slice), .kind = SL_DAMAGE_UNREADABLE});
+    }
+    return slot_of(v, slice);
 }
 
 static sl_status read_and_judge(sl_verify *v, sl_err *err)
 {
-    uint64_t size = v->result->file_bytes;
-    v->read_off = sl_layout_area_off(&v->d->layout, 0);
-    for (unsigned round = 0; v->judging_bytes > 0 || v->read_off < size; round++) {
-        uint64_t left = size - v->read_off;
-        v->reading = v->chunks[round & 1];
-        v->reading_bytes = left < chunk_bytes(v) ? (size_t)left : chunk_bytes(v);
-        sl_pool_run(v->pool, SL_VERIFY_N_SLICES + 1, work, v);
-        for (uint64_t i = 0; i < SL_VERIFY_N_SLICES; i++)
-            if (v->slice_failed[i])
-                sl_verify_tell(v, unreadable(v, i));
-        tell_all(v);
-        v->read_off += v->reading_bytes;
-        v->judging = v->reading;
-        v->judging_bytes = v->reading_bytes;
-        if (v->o->progress && !v->o->progress(v->o->arg, v->read_off - v->judging_bytes, size))
+    uint64_t size = v->result->file_bytes, n = (size - slice_off(v, 0) + v->slice_bytes - 1) / v->slice_bytes;
+    for (uint64_t slice = 0, started = 0; slice < n; slice++) {
+        for (; started < n && started < slice + v->n_slots; started++)
+            start_slice(v, started);
+        sl_verify_judge(v, wait_for(v, slice), slice_size(v, slice), slice_off(v, slice));
+        if (v->o->progress && !v->o->progress(v->o->arg, slice_off(v, slice) + slice_size(v, slice), size))
             return sl_err_set(err, SL_CANCELLED, "interrupted");
     }
     sl_verify_next_region(v, size); /* the last one's end */
     v->result->is_torn = v->has_pending || v->has_trace || (v->has_commit && v->d->note[0]);
-    tell_all(v);
     return SL_OK;
 }
 
@@ -134,6 +127,31 @@ static sl_status start(sl_verify *v, sl_err *err)
     return judge_superblocks(v, err);
 }
 
+/* Many large reads in flight, as far as there is memory for them. */
+static sl_status take_slots(sl_verify *v, sl_err *err)
+{
+    v->n_slots = SL_VERIFY_MAX_SLOTS;
+    v->slice_bytes = SL_VERIFY_SLICE_BYTES;
+    uint64_t room = sl_budget_left(v->o->budget) / 2;
+    while (v->n_slots > SL_VERIFY_LEAST_SLOTS && v->n_slots * v->slice_bytes > room)
+        v->n_slots /= 2;
+    while (v->slice_bytes > SL_VERIFY_LEAST_SLICE_BYTES && v->n_slots * v->slice_bytes > room)
+        v->slice_bytes /= 2;
+    size_t bytes = v->n_slots * v->slice_bytes;
+    sl_status status = sl_mem_map(v->o->budget, bytes, "what is verified", &v->memory, err);
+    if (status != SL_OK)
+        return status;
+    const sl_queue_options options = {.vfs = v->d->vfs,
+                                      .file = v->d->file,
+                                      .name = v->d->path,
+                                      .memory = v->memory,
+                                      .memory_bytes = bytes,
+                                      .depth = v->n_slots,
+                                      .budget = v->o->budget,
+                                      .log = v->o->log};
+    return sl_queue_create(&options, &v->queue, err);
+}
+
 static sl_status take_memory(sl_verify *v, sl_err *err)
 {
     sl_budget *budget = v->o->budget;
@@ -144,23 +162,16 @@ static sl_status take_memory(sl_verify *v, sl_err *err)
         status = sl_mem_map(budget, (size_t)v->d->layout.commit_bytes, "commit record", &v->commit_buf, err);
     if (status == SL_OK)
         status = sl_mem_map(budget, 2 * sl_verify_record_bytes(v), "segment record", &v->records, err);
-    /* Large reads where there is memory for them. */
-    v->slice_bytes = SL_VERIFY_SLICE_BYTES;
-    while (v->slice_bytes > SL_VERIFY_LEAST_SLICE_BYTES && 2 * chunk_bytes(v) > sl_budget_left(budget) / 2)
-        v->slice_bytes /= 2;
-    for (int i = 0; status == SL_OK && i < 2; i++)
-        status = sl_mem_map(budget, chunk_bytes(v), "what is verified", &v->chunks[i], err);
-    return status == SL_OK ? sl_pool_create(SL_VERIFY_N_SLICES + 1, budget, &v->pool, err) : status;
+    return status == SL_OK ? take_slots(v, err) : status;
 }
 
 static void give_memory(sl_verify *v)
 {
     sl_budget *budget = v->o->budget;
-    sl_pool_destroy(v->pool);
-    for (int i = 0; i < 2; i++)
-        sl_mem_unmap(budget, v->chunks[i], chunk_bytes(v));
-    sl_mem_unmap(budget, v->records, v->d ? 2 * sl_verify_record_bytes(v) : 0);
-    sl_mem_unmap(budget, v->commit_buf, v->d ? (size_t)v->d->layout.commit_bytes : 0);
+    sl_queue_destroy(v->queue);
+    sl_mem_unmap(budget, v->memory, v->memory ? v->n_slots * v->slice_bytes : 0);
+    sl_mem_unmap(budget, v->records, v->records ? 2 * sl_verify_record_bytes(v) : 0);
+    sl_mem_unmap(budget, v->commit_buf, v->commit_buf ? (size_t)v->d->layout.commit_bytes : 0);
     XXH3_freeState(v->hash);
     if (!v->o->opened)
         sl_durable_close(v->d);

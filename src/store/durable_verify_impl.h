@@ -4,16 +4,18 @@
 #define SL_DURABLE_VERIFY_IMPL_H
 
 #include "base/hash.h"
-#include "base/thread.h"
+#include "platform/queue.h"
 #include "store/durable_impl.h"
 #include "store/durable_verify.h"
 
 enum {
-    SL_VERIFY_SLICE_BYTES = 4 << 20, /* of one read */
-    SL_VERIFY_N_SLICES = 4,          /* at once: enough for a fast disk */
+    SL_VERIFY_SLICE_BYTES = 1 << 20, /* of one read */
     SL_VERIFY_LEAST_SLICE_BYTES = 256 << 10,
-    SL_VERIFY_MAX_FOUND = 2048 /* of a chunk: more than it has parts and gaps between them */
+    SL_VERIFY_MAX_SLOTS = 48, /* in flight, or waiting for one before them: enough for a fast disk */
+    SL_VERIFY_LEAST_SLOTS = 6
 };
+
+typedef enum sl_verify_slot { SL_VERIFY_SLOT_READING, SL_VERIFY_SLOT_WHOLE, SL_VERIFY_SLOT_FAILED } sl_verify_slot;
 
 typedef enum sl_verify_region_kind {
     SL_VERIFY_REGION_SKIP,   /* judged elsewhere, or not at all */
@@ -51,10 +53,11 @@ typedef struct sl_verify {
     bool has_trace; /* no commit record counts, but a writer was cut off at the first one or at clearing the last */
     sl_commit commit;
     uint8_t *commit_buf, *records;
-    uint8_t *chunks[2];
-    size_t slice_bytes;
+    uint8_t *memory; /* [n_slots][slice_bytes] */
+    size_t n_slots, slice_bytes;
+    sl_verify_slot slots[SL_VERIFY_MAX_SLOTS];
     XXH3_state_t *hash;
-    sl_pool *pool;
+    sl_queue *queue;
 
     sl_verify_state state;
     uint64_t segment, step;
@@ -65,14 +68,6 @@ typedef struct sl_verify {
     bool has_pending;
     sl_damage pending; /* damage if a segment follows; a crash's trace if none does */
     sl_verify_region region;
-
-    uint64_t read_off; /* where the chunk that is being read begins */
-    uint8_t *reading;
-    const uint8_t *judging;
-    size_t reading_bytes, judging_bytes;
-    bool slice_failed[SL_VERIFY_N_SLICES];
-    size_t n_found;
-    sl_damage found[SL_VERIFY_MAX_FOUND];
 } sl_verify;
 
 static inline size_t sl_verify_record_bytes(const sl_verify *v)

@@ -9,8 +9,7 @@ enum { LAYER_STEPS = 2 * SL_SEGMENT_PARTS + 1 };
 void sl_verify_tell(sl_verify *v, sl_damage damage)
 {
     v->result->n_damaged++;
-    if (v->n_found < SL_VERIFY_MAX_FOUND)
-        v->found[v->n_found++] = damage;
+    v->o->found(v->o->arg, &damage);
 }
 
 /* ---- the segment's record ---- */
