@@ -12,8 +12,13 @@ sl_status sl_store_share(sl_store *to, const sl_store_share_options *o, sl_store
     uint64_t n_segments = n_tokens / SL_SEGMENT_TOKENS;
     if (have.n_tokens % SL_SEGMENT_TOKENS != 0 || n_segments <= have.n_tokens / SL_SEGMENT_TOKENS)
         return SL_OK;
-    (void)err;
-    return SL_OK;
+    const sl_durable_watch watch = {o->progress, o->arg};
+    sl_durable_cloned cloned = {0};
+    sl_status status = sl_durable_clone(to->durable, o->from->durable, n_segments, &watch, &cloned, err);
+    out->n_tokens = sl_durable_get(to->durable).n_tokens - have.n_tokens;
+    out->shared_bytes = cloned.shared_bytes;
+    out->copied_bytes = cloned.copied_bytes;
+    return status;
 }
 
 sl_status sl_store_rename(sl_store *store, const char *path, sl_err *err)
