@@ -106,6 +106,7 @@ int cmd_run(int argc, char **argv, sl_err *err);
 int cmd_score(int argc, char **argv, sl_err *err);
 int cmd_plan(int argc, char **argv, sl_err *err);
 int cmd_tokenize(int argc, char **argv, sl_err *err);
+int cmd_fork(int argc, char **argv, sl_err *err);
 int cmd_inspect(int argc, char **argv, sl_err *err);
 int cmd_repair(int argc, char **argv, sl_err *err);
 int cmd_verify(int argc, char **argv, sl_err *err);

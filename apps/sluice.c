@@ -19,6 +19,7 @@ static const struct {
     {"inspect", "what a model file or a context file holds", cmd_inspect},
     {"verify", "whether a context file is whole, to the last byte", cmd_verify},
     {"repair", "make a damaged context file whole again", cmd_repair},
+    {"fork", "a context file of the first tokens of another", cmd_fork},
     {"export-text", "the text of a context file", cmd_export_text},
     {"rm", "remove context files", cmd_rm},
     {"bench", "measure this machine's flash, bursts and prefills", cmd_bench},

@@ -253,6 +253,15 @@ sl_status sl_context_settle(sl_context *context, sl_err *err);
  * next call is a feed. To draw again from token n on: rewind to n - 1, feed the token that was at n - 1. */
 sl_status sl_context_rewind(sl_context *context, size_t n_tokens, sl_err *err);
 
+/* All tokens of the context in a new context file of their own, finished: as prefill would have made it. Between calls;
+ * tokens that are not stored yet are read first (as sl_context_settle, errors too). Whole segments of the file that the
+ * context started from are shared where the file system can. The file has its name when it is whole; after an error or
+ * SL_CANCELLED (progress, which may be NULL, said false) there is none. SL_REFUSED when the name is taken. The context
+ * goes on unchanged. */
+sl_status sl_context_save(sl_context *context, const char *path,
+                          bool (*progress)(void *arg, uint64_t done_bytes, uint64_t total_bytes), void *arg,
+                          sl_err *err);
+
 /* One position of a scored text. */
 typedef struct sl_score {
     uint64_t position;
@@ -375,6 +384,31 @@ sl_status sl_store_share(sl_store *to, const sl_store_share_options *options, sl
  * caller should have open for writing, too): at every moment the name is one file's or the other's. On the disk when it
  * returns. `store` can only be closed afterwards. */
 sl_status sl_store_rename(sl_store *store, const char *path, sl_err *err);
+
+#define SL_STORE_ALL UINT64_MAX
+
+typedef struct sl_store_fork_options {
+    const char *from, *to;
+    uint64_t n_tokens;  /* of from's first (committed) ones; SL_STORE_ALL */
+    bool buffered;      /* no direct I/O */
+    bool allow_ram_dir; /* as in sl_context_options */
+    bool (*progress)(void *arg, uint64_t done_bytes, uint64_t total_bytes); /* false cancels; NULL: none */
+    void *arg;
+} sl_store_fork_options;
+
+typedef struct sl_store_forked {
+    uint64_t n_tokens;
+    uint64_t from_tokens, from_intended_tokens; /* that the source holds; that its writer wanted, if unfinished */
+    uint64_t shared_bytes, copied_bytes;        /* of the cache: on the disk once for both files; written anew */
+    uint64_t bytes_written;                     /* what else belongs to a file included */
+} sl_store_forked;
+
+/* A new, finished context file of the first tokens of another, byte for byte as prefill of these tokens alone would have
+ * made it; no model is needed. Whole segments are shared where the file system can (damage in them, too: verify tells),
+ * the rest is copied and verified. The file has its name when it is whole; after an error or a cancel there is none.
+ * SL_REFUSED: the name is taken, no tokens or more than there are, no room. SL_DAMAGED: as sl_store_open, or a part that
+ * is copied. */
+sl_status sl_store_fork(const sl_store_fork_options *options, sl_store_forked *out, sl_err *err);
 
 /* The stored tokens back to bytes, piece by piece, in order; special: control tokens' spelling too. `take` returns
  * false to cancel. SL_REFUSED when the store was opened with an engine of another tokenizer; SL_USAGE with none. */

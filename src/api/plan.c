@@ -232,7 +232,8 @@ static uint64_t context_tables(const sl_context_options *options, const sl_sessi
 {
     return sl_kv_table_bytes(&session->kv.geom, session->max_tokens) +
            sl_sampler_bytes(session->weights->hp.n_vocab) + SLACK_BYTES +
-           options->score_best * (sizeof(int32_t) + sizeof(float));
+           options->score_best * (sizeof(int32_t) + sizeof(float)) +
+           (options->talk ? sl_store_save_bytes(&session->kv.geom, session->max_tokens) : 0);
 }
 
 /* What is fixed before any choice; the plan then holds the smallest of everything. */

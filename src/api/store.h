@@ -20,6 +20,9 @@ sl_status sl_store_check(const sl_engine *engine, const sl_context_options *opti
 /* Before a context of n_tokens is kept in it: it is open for writing and has room. */
 sl_status sl_store_expect_room(const sl_store *store, size_t n_tokens, sl_err *err) SL_CHECK;
 
+/* Memory that sl_context_save takes. */
+uint64_t sl_store_save_bytes(const sl_geom *geom, uint64_t max_tokens);
+
 /* [n_layers], freed by the caller from the engine's budget; NULL: no memory. Of what a context of these options has. */
 sl_kv_layer *sl_store_layers(sl_engine *engine, sl_err *err);
 sl_geom sl_store_geom(const sl_engine *engine, const sl_context_options *options, const sl_kv_layer *layers);

@@ -119,7 +119,7 @@ void sl_session_destroy(sl_session *s)
     sl_mem_free(s->options.budget, s);
 }
 
-const sl_kv *sl_session_kv(const sl_session *s)
+sl_kv *sl_session_kv(const sl_session *s)
 {
     return s->kv;
 }

@@ -102,7 +102,7 @@ bool sl_session_has_logits(const sl_session *session);
 /* False after an error that left layers with different tokens: then it can only be destroyed. */
 bool sl_session_is_whole(const sl_session *session);
 size_t sl_session_n_stored(const sl_session *session); /* tokens whose keys and values are stored */
-const sl_kv *sl_session_kv(const sl_session *session);
+sl_kv *sl_session_kv(const sl_session *session);
 size_t sl_session_n_tokens(const sl_session *session);
 const int32_t *sl_session_ids(const sl_session *session); /* [n_tokens] */
 

@@ -25,7 +25,8 @@ static sl_status check_options(const sl_kv_options *options, sl_err *err)
     uint64_t segments = options->max_tokens / SL_SEGMENT_TOKENS + 1;
     if (segments > (uint64_t)INT64_MAX / sl_geom_segment_bytes(&options->geom))
         return sl_err_set(err, SL_USAGE, "%" PRIu64 " tokens are more than a file can hold", options->max_tokens);
-    if (options->n_slots < 2 || options->n_slots > INT32_MAX)
+    bool is_walked = options->n_slots > 0 || !options->keep;
+    if (is_walked && (options->n_slots < 2 || options->n_slots > INT32_MAX))
         return sl_err_set(err, SL_USAGE, "%zu ring slots, expected 2 or more", options->n_slots);
     if (options->read_bytes % SL_SECTOR_BYTES != 0)
         return sl_err_set(err, SL_USAGE, "reads of %zu bytes, expected a multiple of %u", options->read_bytes,
@@ -62,7 +63,7 @@ static sl_status create_stream(sl_kv *kv, const sl_kv_options *options, sl_err *
     size_t least = sl_geom_max_part_bytes(&kv->geom);
     size_t slot_bytes = options->slot_bytes > least ? options->slot_bytes : least;
     slot_bytes = slot_bytes / SL_SECTOR_BYTES * SL_SECTOR_BYTES;
-    if (slot_bytes > SIZE_MAX / 4 / options->n_slots)
+    if (options->n_slots > 0 && slot_bytes > SIZE_MAX / 4 / options->n_slots)
         return sl_err_set(err, SL_USAGE, "%zu ring slots of %zu bytes are too many", options->n_slots, slot_bytes);
     sl_stream_options stream = {
         .geom = &kv->geom,
@@ -78,7 +79,7 @@ static sl_status create_stream(sl_kv *kv, const sl_kv_options *options, sl_err *
         .log = options->log,
         .stop = options->stop,
         .arg = options->arg,
-        .has_ring = kv->durable || kv->parts.chosen_bytes < kv->parts.total_bytes,
+        .has_ring = options->n_slots > 0 && (kv->durable || kv->parts.chosen_bytes < kv->parts.total_bytes),
         .budget = kv->budget,
     };
     return sl_stream_create(&stream, &kv->stream, err);
@@ -142,6 +143,7 @@ sl_status sl_kv_create(const sl_kv_options *options, sl_kv **out, sl_err *err)
         kv->base_tokens =
             options->durable_tokens > 0 ? options->durable_tokens : sl_durable_get(kv->durable).n_tokens;
     kv->keeps = options->durable && options->keep;
+    kv->is_never_walked = options->n_slots == 0;
     kv->file.budget = options->budget;
     kv->parts.budget = options->budget;
     status = create_members(kv, options, err);
@@ -177,6 +179,8 @@ static sl_status check_layer(const sl_kv *kv, uint32_t layer, sl_err *err)
 sl_status sl_kv_pass_begin(sl_kv *kv, bool will_follow, sl_err *err)
 {
     sl_status status = sl_kv_check_whole(kv, err);
+    if (status == SL_OK && kv->is_never_walked)
+        status = sl_err_set(err, SL_USAGE, "%s: a pass over a context without a ring", kv->file.name);
     return status == SL_OK ? sl_stream_begin(kv->stream, will_follow, err) : status;
 }
 

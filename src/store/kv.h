@@ -29,7 +29,7 @@ typedef struct sl_kv_options {
     uint64_t max_tokens;     /* the most that will ever be stored: sizes tables; disk space reserved on demand */
     uint64_t resident_bytes; /* KV bytes that may stay in memory, fixed subset of parts over max_tokens */
     size_t slot_bytes;       /* the ring holds n_slots of these; raised to the largest part, rounded down to 4096 */
-    size_t n_slots;          /* 2 or more */
+    size_t n_slots;          /* 2 or more; 0 with keep: the context is never walked, and has no ring */
     size_t read_bytes;       /* of one read, most: a multiple of a sector; 0: default */
     size_t in_flight_bytes;  /* read ahead at once, most, as far as the ring has room; 0: default */
     uint64_t read_rate;      /* bytes a second that reading may take, averaged over a tenth of a second; 0: all */

@@ -21,6 +21,7 @@ struct sl_kv {
     sl_durable *durable;  /* borrowed; NULL: ephemeral */
     uint64_t base_tokens; /* of it, that are taken over */
     bool keeps;           /* what is appended goes to the durable file */
+    bool is_never_walked;
     bool is_lost;         /* cutting it short failed half way */
 };
 
