@@ -48,7 +48,14 @@ bool cli_interrupted(void *arg)
 sl_status cli_open_store(sl_engine *engine, const char *path, bool chat, sl_store **out, sl_err *err)
 {
     const sl_store_options options = {.path = path};
-    sl_status status = sl_store_open(engine, &options, out, err);
+    return cli_open_store_with(engine, &options, chat, out, err);
+}
+
+sl_status cli_open_store_with(sl_engine *engine, const sl_store_options *options, bool chat, sl_store **out,
+                              sl_err *err)
+{
+    const char *path = options->path;
+    sl_status status = sl_store_open(engine, options, out, err);
     if (status != SL_OK)
         return status;
     sl_store_info info;

@@ -83,9 +83,10 @@ void sl_context_get_plan(const sl_context *context, sl_plan *out)
 
 void sl_context_estimate(const sl_context *context, size_t rows, sl_estimate *out)
 {
-    const sl_context_options *o = &context->options;
-    sl_plan_estimate(context->engine, o, &context->plan, context->has_io ? &context->io : NULL,
-                     rows ? rows : o->max_drafts + 1, out);
+    sl_context_options o = context->options;
+    o.store_tokens = context->stats.stored_tokens; /* the file may have grown since */
+    sl_plan_estimate(context->engine, &o, &context->plan, context->has_io ? &context->io : NULL,
+                     rows ? rows : o.max_drafts + 1, out);
 }
 
 sl_status sl_engine_plan(sl_engine *engine, const sl_context_options *options, size_t rows, sl_plan *plan,
