@@ -105,6 +105,7 @@ void cli_print_comparison(const sl_plan *plan, const sl_estimate *estimate, cons
 void cli_json_estimate(sl_json *json, const sl_estimate *estimate);
 
 int cmd_prefill(int argc, char **argv, sl_err *err);
+int cmd_chat(int argc, char **argv, sl_err *err);
 int cmd_run(int argc, char **argv, sl_err *err);
 int cmd_score(int argc, char **argv, sl_err *err);
 int cmd_plan(int argc, char **argv, sl_err *err);

@@ -12,6 +12,7 @@ static const struct {
     int (*run)(int argc, char **argv, sl_err *err);
 } commands[] = {
     {"run", "answer a question about a text, its KV cache on flash", cmd_run},
+    {"chat", "hold a conversation, about a context file or none", cmd_chat},
     {"prefill", "read texts into a context file, to be asked for ever", cmd_prefill},
     {"score", "log-probability of every token of a text", cmd_score},
     {"plan", "what a context of some length will take, before it is made", cmd_plan},

@@ -109,7 +109,7 @@ echo "building the kernels' checks and sluice for Linux on arm64"
 # Whatever pkg-config knows of this machine does not count.
 export PKG_CONFIG_LIBDIR="$kit/lib/pkgconfig" PKG_CONFIG_PATH=
 quietly "$tools/build.sh" "$build" "$targets" \
-    -DCMAKE_TOOLCHAIN_FILE=cmake/arm64.cmake -DSLUICE_ARM64="$kit" -DSLUICE_URING=OFF \
+    -DCMAKE_TOOLCHAIN_FILE=cmake/arm64.cmake -DSLUICE_ARM64="$kit" -DSLUICE_URING=OFF -DSLUICE_EDIT=OFF \
     -DCMAKE_C_FLAGS=-DSLUICE_EMULATED || die "sluice could not be built"
 make_runners
 run_tests

@@ -53,6 +53,7 @@ need_group() {
         need libpcre2-dev pkg-config --exists libpcre2-8
         need libxxhash-dev pkg-config --exists libxxhash
         [ "$(uname -s)" != Linux ] || need liburing-dev pkg-config --exists liburing
+        [ "$(uname -s)" != Linux ] || need libedit-dev pkg-config --exists libedit
         ;;
     test)
         need libcmocka-dev pkg-config --exists cmocka

@@ -1,0 +1,44 @@
+/* A conversation: a context that grows by questions and answers, and what its commands do with it. Owns: the context,
+ * where the questions stand in it, the last answer. The file below it is never changed. Thread rule: one thread. */
+#ifndef SL_CHAT_TALK_H
+#define SL_CHAT_TALK_H
+
+#include "cli.h"
+
+typedef struct chat_talk {
+    cli *c;
+    sl_engine *engine;   /* borrowed */
+    sl_store *store;     /* borrowed; NULL: it started empty */
+    sl_context *context; /* owned */
+    const char *path;    /* of the store */
+    sl_draw_options draw;
+    FILE *text_out;
+    bool is_json, is_terminal; /* is_terminal: somebody reads along */
+    size_t *questions; /* [n_questions] tokens before each that can be taken back */
+    size_t n_questions, questions_cap;
+    size_t n_asked; /* in this run */
+    char *text; /* the answer at hand, with is_json */
+    size_t n_text, text_cap;
+    int32_t *ids; /* [draw.predict_tokens] */
+    size_t n_ids;
+    bool out_of_memory, has_text;
+} chat_talk;
+
+/* With engine, store, path, draw (all but token and arg), text_out and the two flags filled in. room_tokens: of the
+ * conversation beyond the file; 0: a default. */
+sl_status chat_talk_start(chat_talk *t, const cli_machine *machine, size_t room_tokens, sl_err *err);
+void chat_talk_end(chat_talk *t); /* a talk of zeros: nothing */
+
+size_t chat_talk_room(const chat_talk *t); /* tokens that still fit */
+/* The answer goes to text_out as it comes. Stopped by the user is no error. After an error the conversation is as it
+ * was before, or has the question and what was drawn, and goes on. */
+sl_status chat_talk_ask(chat_talk *t, const char *message, size_t size, sl_err *err);
+/* SL_REFUSED: there are not so many. */
+sl_status chat_talk_rewind(chat_talk *t, size_t n_questions, sl_err *err);
+/* SL_REFUSED: nothing to save, or the name is taken. */
+sl_status chat_talk_save(chat_talk *t, const char *path, sl_err *err);
+void chat_talk_print_stats(const chat_talk *t);
+/* A message that got no answer, for scripts: one object, as an answer is one. */
+sl_status chat_talk_json_error(const sl_err *why, sl_err *err);
+
+#endif
