@@ -8,7 +8,6 @@ and of an extension, each followed by the same command until it is through: the 
 made in one go, and no resume computes more than one commit's tokens again. SLUICE_TEST_KILLS kills (default 8; half of
 them after a commit); SLUICE_TEST_SEED repeats them. Prints PASS or FAIL for each case.
 """
-import hashlib
 import json
 import os
 import random
@@ -21,71 +20,9 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
+import context_ground  # noqa: E402
+from context_ground import Ground, committed, digest, kill_once, report, watched  # noqa: E402
 from tiny_gguf import Tiny  # noqa: E402
-
-WORDS = "the of and to in a is that it was for on with as his they be at one have this".split()
-COMMIT_TOKENS = 512
-failed = 0
-
-
-def report(name, problems):
-    global failed
-    failed += bool(problems)
-    print(f"{'FAIL' if problems else 'PASS'} {name}" + "".join(f"\n    {p}" for p in problems[:8]), flush=True)
-
-
-class Ground:
-    def __init__(self, program, folder):
-        self.program, self.folder = program, Path(folder)
-        self.model = self.folder / "model.gguf"
-        self.model.write_bytes(Tiny(wide=True).bytes())
-        draw = random.Random(5)
-        text = " ".join(draw.choice(WORDS) for _ in range(3600)).encode()
-        self.doc, self.more = self.folder / "doc.txt", self.folder / "more.txt"
-        self.doc.write_bytes(text[:5200])
-        self.more.write_bytes(text[5200:9000])
-
-    def argv(self, *argv):
-        return [self.program, *map(str, argv)]
-
-    def prefill(self, out, *files, commit=COMMIT_TOKENS, extra=()):
-        return self.argv("prefill", "-m", self.model, "-f", *files, "-o", out, "--kv", "f16", "--commit-tokens", commit,
-                         "--ram", "64M", "--json", "--allow-ram-dir", *extra)
-
-    def run(self, argv, code=0):
-        done = subprocess.run(argv, capture_output=True, stdin=subprocess.DEVNULL)
-        if code is not None and done.returncode != code:
-            raise RuntimeError(f"{' '.join(argv[1:])}: exit code {done.returncode}, expected {code}: "
-                               f"{done.stderr.decode(errors='replace')[-400:]}")
-        return done
-
-    def ask(self, *source, ram="64M", extra=()):
-        done = self.run(self.argv("run", "-m", self.model, *source, "-p", "what was that", "-n", 12, "--kv", "f16", "--ram",
-                                  ram, "--json", *extra))
-        return json.loads(done.stdout)
-
-
-def digest(path):
-    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
-
-
-def kill_once(argv, moment):
-    """Starts the command and kills it at `moment` seconds; whether it was still running."""
-    child = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
-    try:
-        child.wait(moment)
-        return False
-    except subprocess.TimeoutExpired:
-        child.send_signal(signal.SIGKILL)
-        child.wait()
-        return True
-
-
-def committed(ground, path):
-    if not Path(path).exists():
-        return None
-    done = ground.run(ground.argv("inspect", path, "--json"))
-    return json.loads(done.stdout)["tokens"]
 
 
 def kills(ground, draw, n_kills, name, start, files):
@@ -158,8 +95,14 @@ def refusals(ground):
     tiny = Tiny(wide=True)
     tiny.meta["llama.rope.freq_base"] = (tiny.meta["llama.rope.freq_base"][0], 20000.0)
     other.write_bytes(tiny.bytes())
+    less = ground.folder / "less.txt"
+    less.write_bytes(ground.doc.read_bytes()[:4000])
     cases = [
-        ("another text", ground.prefill(book, ground.more), 3, "holds another text: .* differ from token"),
+        ("another text", ground.prefill(book, ground.more), 3,
+         r'holds another text: \d+ tokens, the new one \d+; they differ from token 0 on: after "" there comes '
+         r'"the|there comes ".+", here ".+" \(--replace'),
+        ("less of the text", ground.prefill(book, less), 3, r"holds this text and more: \d+ tokens, the new one is their "
+         r"first \d+ \('sluice fork --at \d+' .*--replace"),
         ("another model", ground.argv("run", "-m", other, "-c", book, "-p", "x"), 3, "RoPE base.*10000.*20000"),
         ("another cache type", [w if w != "f16" else "q8_0" for w in ground.prefill(book, ground.doc, ground.more)], 3, "holds f16"),
         ("no such file", ground.argv("run", "-m", ground.model, "-c", "/nonexistent.kv", "-p", "x"), 1, "/nonexistent.kv"),
@@ -247,14 +190,30 @@ def room(ground):
     if not re.search(rb"room.kv.* take .*--max-disk allows 1.00 MiB", done.stderr) or path.exists():
         problems.append(done.stderr.decode())
     told = json.loads(ground.run(ground.prefill(path, ground.doc, extra=("--drive-tb", "300"))).stdout)
-    if abs(told["drive_share"] * 300e12 / told["bytes_written"] - 1) > 1e-6:
+    if abs(told["drive_writes"] * 300e12 / told["bytes_written"] - 1) > 1e-6:
         problems.append(str(told))
-    most = path.stat().st_blocks * 512
+    if not 0.97 < told["estimated_bytes"] / told["bytes_written"] < 1.03:
+        problems.append(f"{told['bytes_written']} bytes were written, {told['estimated_bytes']} foretold")
     path.unlink()
-    done = ground.run(ground.prefill(path, ground.doc, extra=("--max-disk", most + (3 << 20))), code=None)
-    if done.returncode or path.stat().st_blocks * 512 > most + (3 << 20): # commits come on top, until it is finished
-        problems.append(f"{most} bytes were enough: {done.stderr.decode()}")
-    report("disk: --max-disk, --drive-tb", problems)
+    ground.run(ground.prefill(path, ground.doc, extra=("--max-disk", told["disk_bytes"] - 1)), code=3)
+    if path.exists():
+        problems.append("a file was made that could not be finished")
+    most = told["disk_bytes"]
+    planned = json.loads(ground.run(ground.argv("plan", "-m", ground.model, "--tokens", told["tokens"], "--rows", 1, "--kv",
+                                                "f16", "--ram", "64M", "--json")).stdout)
+    if planned["file_bytes"] != most:
+        problems.append(f"the plan has {planned['file_bytes']} bytes for a file, prefill {most}")
+    # at every moment, by whatever way: at once, by small commits, a part and then the rest
+    less = ground.folder / "less.txt"
+    less.write_bytes(ground.doc.read_bytes()[:2000])
+    for name, files, commit, limit in (("at once", [ground.doc], 4096, most), ("by commits", [ground.doc], 64, most),
+                                       ("a part", [less], 64, most), ("the rest", [less, ground.doc], 64, 2 * most)):
+        if name != "the rest":
+            path.unlink(missing_ok=True)
+        seen, done = watched(ground.prefill(path, *files, commit=commit, extra=("--max-disk", limit)), path)
+        if done.returncode or seen > json.loads(done.stdout)["disk_bytes"]:
+            problems.append(f"{name}: {seen} bytes: {done.stdout.decode()} {done.stderr.decode()}")
+    report("disk: --max-disk, --drive-tb, what is foretold", problems)
 
 
 def interrupted(ground):
@@ -301,7 +260,7 @@ def main():
         interrupted(ground)
         kills(ground, draw, n_kills // 2, "kill -9 during a prefill", None, (ground.doc,))
         extension(ground, draw, n_kills // 2)
-    return failed > 0
+    return context_ground.failed > 0
 
 
 sys.exit(main())
