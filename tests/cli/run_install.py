@@ -10,6 +10,9 @@ import sys
 import tempfile
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parent))
+from tiny_gguf import Tiny  # noqa: E402
+
 PROGRAM = """#include <stdio.h>
 #include <string.h>
 #include <sluice/sluice.h>
@@ -41,16 +44,50 @@ def library_folder(prefix):
 
 def built(prefix, compiler, suffix, static):
     """Compiles the program against the installed files and gives back what it prints."""
+    source, program = prefix / f"stranger.{suffix}", prefix / f"stranger_{suffix}_{static}"
+    source.write_text(PROGRAM)
+    environment = compiled(prefix, compiler, source, program, static)
+    return run([str(program)], env=environment)
+
+
+def compiled(prefix, compiler, source, program, static):
+    """By what pkg-config says alone; gives back the environment that the program runs in."""
     lib = library_folder(prefix)
     environment = dict(os.environ, PKG_CONFIG_PATH=str(lib / "pkgconfig"), LD_LIBRARY_PATH=str(lib))
     flags = shlex.split(run(["pkg-config", "--cflags", "--libs", *(["--static"] if static else []), "sluice"],
                             env=environment))
     if static:
         flags = [str(lib / "libsluice.a") if flag == "-lsluice" else flag for flag in flags]
-    source, program = prefix / f"stranger.{suffix}", prefix / f"stranger_{suffix}_{static}"
-    source.write_text(PROGRAM)
     run([*compiler, "-Wall", "-Wextra", "-Werror", "-o", str(program), str(source), *flags])
-    return run([str(program)], env=environment)
+    return environment
+
+
+def example(prefix, program):
+    """README's example: 60 lines, built as it says, asked twice; the second time nothing is read."""
+    source, built_program = Path("examples/ask.c"), prefix / "ask"
+    environment = compiled(prefix, ["cc", "-std=c11"], source, built_program, False)
+    model, text, book = prefix / "model.gguf", prefix / "text.txt", prefix / "book.kv"
+    model.write_bytes(Tiny(wide=True).bytes())
+    text.write_text("it was the best of times and it was the worst of times " * 20)
+    argv = [str(built_program), str(model), str(text), str(book)]
+    problems = []
+    n_lines = len(source.read_text().splitlines())
+    if n_lines > 60:
+        problems.append(f"{n_lines} lines")
+    said = []
+    for _ in range(2):
+        done = subprocess.run([*argv, "what was it"], capture_output=True, text=True, env=environment)
+        said.append(done.stdout)
+        if done.returncode != 0 or (" tokens" in done.stderr) != (len(said) == 1):
+            problems.append(f"run {len(said)}: exit code {done.returncode}: {done.stderr}")
+    wanted = run([program, "run", "-m", str(model), "-c", str(book), "-p", "what was it", "-n", "64"])
+    if said[0] != said[1] or said[0].strip("\n") != wanted.strip("\n") or not wanted.strip():
+        problems.append(f"answers {said}, the program's {wanted!r}")
+    text.write_text("another text")
+    done = subprocess.run([*argv, "what"], capture_output=True, text=True, env=environment)
+    if done.returncode != 3 or "another text" not in done.stderr:
+        problems.append(f"another text: exit code {done.returncode}: {done.stderr}")
+    return problems
 
 
 def main():
@@ -72,6 +109,12 @@ def main():
                 found = [error]
             failed += bool(found)
             print(f"{'FAIL' if found else 'PASS'} install: {name}" + "".join(f"\n    {line}" for line in found))
+        try:
+            found = example(prefix, str(prefix / "bin" / "sluice"))
+        except RuntimeError as error:
+            found = [error]
+        failed += bool(found)
+        print(f"{'FAIL' if found else 'PASS'} install: examples/ask.c" + "".join(f"\n    {line}" for line in found))
         symbols = run(["objdump", "-T", str(library_folder(prefix) / "libsluice.so")])
         exported = [line.split()[-1] for line in symbols.splitlines() if " .text" in line]
         header = "".join(path.read_text() for path in Path("include/sluice").glob("*.h"))
