@@ -54,20 +54,21 @@ static sl_status read_superblock(sl_durable *d, uint8_t *buf, uint64_t size, uin
 static sl_status find_superblock(sl_durable *d, uint8_t *buf, uint64_t size, sl_err *err)
 {
     sl_err first;
-    sl_status status = read_superblock(d, buf, size, 0, &first);
-    if (status != SL_DAMAGED)
-        return status == SL_OK ? SL_OK : name_error(d, status, &first, err);
+    sl_status found = read_superblock(d, buf, size, 0, &first);
+    /* A version that is not known may be a known one with a flipped bit: then the second copy has that. */
+    if (found != SL_DAMAGED && found != SL_REFUSED)
+        return found == SL_OK ? SL_OK : name_error(d, found, &first, err);
     for (uint64_t off = SL_SECTOR_BYTES; off <= sl_superblock_max_bytes() && off + SL_SECTOR_BYTES <= size;
          off += SL_SECTOR_BYTES) {
         sl_err other;
         sl_superblock_free(&d->superblock, d->options.budget);
-        status = read_superblock(d, buf, size, off, &other);
+        sl_status status = read_superblock(d, buf, size, off, &other);
         if (status == SL_OK && sl_layout_of(&d->superblock.geom).superblock_bytes == off) {
             note(d, "the superblock's first copy is damaged, the second is not");
             return SL_OK;
         }
     }
-    return name_error(d, SL_DAMAGED, &first, err);
+    return name_error(d, found, &first, err);
 }
 
 sl_status sl_durable_load_superblock(sl_durable *d, uint64_t size, sl_err *err)

@@ -72,8 +72,8 @@ static commit_copy look_at_commit(sl_repair *r, uint8_t *buf, uint64_t off)
     return out;
 }
 
-/* Of two copies in an area the one that counts stands in both afterwards. An area of which neither is whole holds what a
- * crash left, or nothing that is still needed. */
+/* Of two copies in an area the one that counts stands in both afterwards. An area of which neither is whole holds what
+ * a crash left, or nothing that is still needed. */
 static sl_status mend_area(sl_repair *r, uint8_t *buf, unsigned area, sl_err *err)
 {
     uint64_t off = sl_layout_area_off(&r->d->layout, area), room = r->d->layout.commit_bytes;
