@@ -21,7 +21,7 @@ help: ## this list
 setup: ## install what building, testing and the demo need (apt; root or sudo)
 	@tools/setup.sh build test model
 
-demo: ## install what is missing, build, fetch the demo model, run it on a text larger than its memory
+demo: ## install what is missing, build, fetch the demo model, have a text read once, answer QUESTION (again and again)
 	@tools/demo.sh
 
 test: ## install what is missing, build, run every test
