@@ -51,28 +51,35 @@ sl_status cli_open_store(sl_engine *engine, const char *path, bool chat, sl_stor
     return cli_open_store_with(engine, &options, chat, out, err);
 }
 
-sl_status cli_open_store_with(sl_engine *engine, const sl_store_options *options, bool chat, sl_store **out,
-                              sl_err *err)
+sl_status cli_open_store_of(sl_engine *engine, const sl_store_options *options, sl_store **out, sl_err *err)
 {
-    const char *path = options->path;
     sl_status status = sl_store_open(engine, options, out, err);
     if (status != SL_OK)
         return status;
     sl_store_info info;
     sl_store_get_info(*out, &info);
     if (!info.is_finished)
-        fprintf(stderr, "sluice: warning: %s is unfinished: %llu of %llu tokens\n", path,
+        fprintf(stderr, "sluice: warning: %s is unfinished: %llu of %llu tokens\n", options->path,
                 (unsigned long long)info.n_tokens, (unsigned long long)info.intended_tokens);
     if (info.note)
-        fprintf(stderr, "sluice: warning: %s: %s\n", path, info.note);
-    if (info.n_tokens == 0)
-        return sl_text_error(err, SL_REFUSED, "%s: it holds no tokens yet", path);
-    if (chat != info.is_chat)
-        return sl_text_error(err, SL_REFUSED,
-                             chat ? "%s: made without --chat, its text is not in a chat template"
-                                  : "%s: made with --chat: ask it with --chat, too",
-                             path);
-    return SL_OK;
+        fprintf(stderr, "sluice: warning: %s: %s\n", options->path, info.note);
+    return info.n_tokens > 0 ? SL_OK : sl_text_error(err, SL_REFUSED, "%s: it holds no tokens yet", options->path);
+}
+
+sl_status cli_open_store_with(sl_engine *engine, const sl_store_options *options, bool chat, sl_store **out,
+                              sl_err *err)
+{
+    sl_status status = cli_open_store_of(engine, options, out, err);
+    if (status != SL_OK)
+        return status;
+    sl_store_info info;
+    sl_store_get_info(*out, &info);
+    if (chat == info.is_chat)
+        return SL_OK;
+    return sl_text_error(err, SL_REFUSED,
+                         chat ? "%s: made without --chat, its text is not in a chat template"
+                              : "%s: made with --chat: ask it with --chat, too",
+                         options->path);
 }
 
 void cli_count(void *arg, size_t done_tokens, size_t total_tokens)

@@ -65,9 +65,10 @@ void cli_count(void *arg, size_t done_tokens, size_t total_tokens); /* arg: cli;
 /* A context file to be asked: says on stderr when it is unfinished or has a damaged copy of something. chat: refused
  * where the file was made without it (and the other way round), since the text would not be what run -f gives. */
 sl_status cli_open_store(sl_engine *engine, const char *path, bool chat, sl_store **out, sl_err *err);
-/* The same, opened as the options say. */
+/* The same, opened as the options say; and without a word about chat. */
 sl_status cli_open_store_with(sl_engine *engine, const sl_store_options *options, bool chat, sl_store **out,
                               sl_err *err);
+sl_status cli_open_store_of(sl_engine *engine, const sl_store_options *options, sl_store **out, sl_err *err);
 
 /* Whether a file begins as a context does; and what is in one. */
 bool cli_is_context(const char *path);

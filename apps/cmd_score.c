@@ -10,11 +10,15 @@
 typedef struct score_state {
     cli c;
     cli_machine machine;
-    const char *logits_path;
+    const char *logits_path, *store_path;
     int64_t top;
     sl_engine *engine;
     sl_context *context;
-    sl_tokens tokens;
+    sl_store *store;
+    size_t store_tokens; /* of the file's, that the scored tokens follow */
+    sl_tokens tokens;    /* of the text */
+    int32_t *ids;        /* [n_ids] that are scored: before the text's, with a file, its last one */
+    size_t n_ids;
     size_t n_vocab;
     sl_json j;
     FILE *logits;
@@ -23,8 +27,10 @@ typedef struct score_state {
 
 static bool parse(score_state *s, int argc, char **argv, int *exit_code, sl_err *err)
 {
-    enum { OWN_OPTIONS = 2 };
+    enum { OWN_OPTIONS = 3 };
     const sl_arg own[OWN_OPTIONS] = {
+        {.name = "context", .letter = 'c', .kind = SL_ARG_KIND_STRING, .out = &s->store_path, .metavar = "BOOK.kv",
+         .help = "a context file that the text goes on from (sluice prefill); stays as it is"},
         {.name = "top", .kind = SL_ARG_KIND_INT, .out = &s->top, .min = 0, .max = 1 << 24, .group = "Scores",
          .help = "best candidates at each position", .default_text = "0"},
         {.name = "logits", .kind = SL_ARG_KIND_STRING, .out = &s->logits_path, .metavar = "FILE",
@@ -32,9 +38,10 @@ static bool parse(score_state *s, int argc, char **argv, int *exit_code, sl_err 
     };
     sl_arg options[OWN_OPTIONS + CLI_MACHINE_OPTIONS];
     const sl_args_table table = {
-        .usage = "sluice score -m MODEL.gguf -f TEXT [options]",
-        .about = "Reads a text as the model sees it and reports how likely each next token was. Columns: position, "
-                 "token id, log-probability of the token that follows, best candidates as id:log-probability.",
+        .usage = "sluice score -m MODEL.gguf [-c BOOK.kv] -f TEXT [options]",
+        .about = "Reads a text as the model sees it and reports how likely each next token was; behind a context file, "
+                 "all of the text's, the file's last token coming first. Columns: position, token id, log-probability "
+                 "of the token that follows, best candidates as id:log-probability.",
         .options = options,
         .n_options = cli_machine_table(&s->machine, own, OWN_OPTIONS, options),
     };
@@ -110,10 +117,43 @@ static sl_status make_context(score_state *s, sl_err *err)
     s->n_vocab = info.n_vocab;
     if ((uint64_t)s->top > info.n_vocab)
         s->top = info.n_vocab;
-    sl_context_options options = cli_context_options(&s->machine, s->tokens.n);
+    sl_context_options options = cli_context_options(&s->machine, s->n_ids);
+    if (s->store) {
+        sl_store_info stored;
+        sl_store_get_info(s->store, &stored);
+        options.store = s->store;
+        options.store_tokens = s->store_tokens;
+        options.cache = stored.cache;
+        options.rope_scale = stored.rope_scale > 1.0 ? stored.rope_scale : options.rope_scale;
+    }
     options.score_best = (size_t)s->top;
     options.all_logits = true;
     return cli_make_context(&s->c, s->engine, &options, &s->context, err);
+}
+
+static sl_status open_store(score_state *s, sl_err *err)
+{
+    const sl_store_options options = {.path = s->store_path};
+    sl_status status = cli_expect_other_file("--trace", s->machine.engine.trace, s->store_path, err);
+    return status == SL_OK ? cli_open_store_of(s->engine, &options, &s->store, err) : status;
+}
+
+/* The first token of the text is foretold by the file's last one, whose logits are not stored: it is read again. */
+static sl_status make_ids(score_state *s, sl_err *err)
+{
+    sl_store_info stored = {0};
+    if (s->store)
+        sl_store_get_info(s->store, &stored);
+    const size_t n_before = stored.n_tokens > 1; /* a file of one token alone is taken as it is */
+    s->ids = malloc((s->tokens.n + n_before) * sizeof *s->ids);
+    if (!s->ids)
+        return sl_text_error(err, SL_FAILED, "out of memory: tokens");
+    s->store_tokens = (size_t)stored.n_tokens - n_before;
+    if (n_before > 0)
+        s->ids[0] = stored.ids[s->store_tokens];
+    memcpy(s->ids + n_before, s->tokens.ids, s->tokens.n * sizeof *s->ids);
+    s->n_ids = s->tokens.n + n_before;
+    return SL_OK;
 }
 
 static sl_status read_text(score_state *s, sl_err *err)
@@ -123,11 +163,13 @@ static sl_status read_text(score_state *s, sl_err *err)
     sl_status status = cli_read_document(s->machine.file, &s->machine.engine, &text, &size, err);
     if (status == SL_OK)
         status = cli_open(&s->c, &s->machine.engine, &s->engine, err);
-    const sl_prompt prompt = {.document = text, .document_size = size, .whole = true};
+    if (status == SL_OK && s->store_path)
+        status = open_store(s, err);
+    const sl_prompt prompt = {.document = text, .document_size = size, .whole = true, .stored = s->store != NULL};
     if (status == SL_OK)
         status = sl_engine_prompt(s->engine, &prompt, &s->tokens, err);
     free(text);
-    return status;
+    return status == SL_OK ? make_ids(s, err) : status;
 }
 
 static sl_status score_all(score_state *s, sl_err *err)
@@ -141,7 +183,7 @@ static sl_status score_all(score_state *s, sl_err *err)
         sl_json_array_start(&s->j);
     }
     const sl_score_options options = {.n_best = (size_t)s->top, .row = on_row, .progress = score_count, .arg = s};
-    sl_status status = sl_context_score(s->context, s->tokens.ids, s->tokens.n, &options, &perplexity, err);
+    sl_status status = sl_context_score(s->context, s->ids, s->n_ids, &options, &perplexity, err);
     sl_progress_clear(&s->c.progress);
     sl_stats stats;
     sl_context_get_stats(s->context, &stats);
@@ -154,7 +196,7 @@ static sl_status score_all(score_state *s, sl_err *err)
     if (status != SL_OK && !(status == SL_CANCELLED && s->machine.json))
         return status;
     if (!s->machine.json) {
-        printf("perplexity %.6g over %zu tokens\n", perplexity, s->tokens.n - 1);
+        printf("perplexity %.6g over %zu tokens\n", perplexity, s->n_ids - 1);
         return SL_OK;
     }
     sl_json_array_end(&s->j);
@@ -172,9 +214,9 @@ static sl_status score_all(score_state *s, sl_err *err)
 /* The logits must not take the place of what they are made from. */
 static sl_status open_logits(score_state *s, sl_err *err)
 {
-    const char *inputs[] = {s->machine.engine.model, s->machine.file};
-    for (int i = 0; i < 2; i++)
-        if (cli_expect_other_file("--logits", s->logits_path, inputs[i], err) != SL_OK)
+    const char *inputs[] = {s->machine.engine.model, s->machine.file, s->store_path};
+    for (int i = 0; i < 3; i++)
+        if (inputs[i] && cli_expect_other_file("--logits", s->logits_path, inputs[i], err) != SL_OK)
             return SL_USAGE;
     s->logits = fopen(s->logits_path, "wb");
     return s->logits ? SL_OK : sl_text_error(err, SL_FAILED, "%s: cannot write", s->logits_path);
@@ -229,6 +271,8 @@ int cmd_score(int argc, char **argv, sl_err *err)
     code = (int)work(&s, err);
     sl_progress_clear(&s.c.progress);
     sl_context_destroy(s.context);
+    sl_store_close(s.store);
+    free(s.ids);
     if (s.engine)
         sl_tokens_free(s.engine, &s.tokens);
     return cli_close(s.engine, code, err);
