@@ -236,7 +236,10 @@ static sl_status print_result(const prefill_state *p, const sl_stats *s, sl_err 
     if (p->o.drive_tb > 0)
         fprintf(stderr, "  drive       %.3g drive writes of %g TB\n",
                 drive_writes(p, s->bytes_written + p->file.shared.copied_bytes), p->o.drive_tb);
-    fprintf(stderr, "  memory      peak %s\n", sl_text_format_size(s->peak_rss_bytes, a));
+    sl_plan plan;
+    sl_context_get_plan(p->context, &plan);
+    fprintf(stderr, "  memory      peak %s of %s\n", sl_text_format_size(s->peak_rss_bytes, a),
+            sl_text_format_size(plan.ram_bytes, b));
     return SL_OK;
 }
 
