@@ -36,17 +36,17 @@ def vocabulary():
 
 
 class Tiny:
-    """Metadata and tensors of a one-layer llama; change them, then ask for the bytes.
-    wide: 8 KiB of F16 keys and values a token and a long context, so that a small budget needs flash."""
+    """Metadata and tensors of a llama of one layer, or more; change them, then ask for the bytes.
+    wide: 8 KiB of F16 keys and values a token and layer and a long context, so that a small budget needs flash."""
 
-    def __init__(self, wide=False):
+    def __init__(self, wide=False, layers=1):
         tokens, kinds, merges = vocabulary()
         n_heads, n_kv, head_dim, n_ctx = (16, 16, 128, 16384) if wide else (N_HEADS, N_KV, HEAD_DIM, N_CTX)
         self.version = 3
         self.meta = {
             "general.architecture": (STRING, "llama"),
             "general.name": (STRING, "tiny"),
-            "llama.block_count": (U32, 1),
+            "llama.block_count": (U32, layers),
             "llama.context_length": (U32, n_ctx),
             "llama.embedding_length": (U32, N_EMBD),
             "llama.feed_forward_length": (U32, N_FF),
@@ -83,6 +83,9 @@ class Tiny:
             "blk.0.ffn_down.weight": [TYPE_F32, [N_FF, N_EMBD]],
             "output_norm.weight": [TYPE_F32, [N_EMBD]],
         }
+        for layer in range(1, layers):
+            for name in [n for n in self.tensors if n.startswith("blk.0.")]:
+                self.tensors[name.replace("blk.0.", f"blk.{layer}.")] = list(self.tensors[name])
         self.nan_in = None  # name of a tensor whose first value is NaN
 
     def data(self):
