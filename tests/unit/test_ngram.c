@@ -94,6 +94,39 @@ static void growth_in_steps_changes_nothing(void **unused)
     sl_ngram_destroy(once);
 }
 
+/* After a rewind it proposes what one proposes that never saw what was forgotten. */
+static void a_rewind_leaves_no_trace(void **unused)
+{
+    (void)unused;
+    enum { MOST = 400, TURNS = 300 };
+    static int32_t history[MOST], got[8], want[8];
+    uint64_t state = 5;
+    size_t n = 0, n_proposed = 0;
+    sl_ngram *ngram = make(MOST);
+    sl_drafter drafter = sl_ngram_drafter(ngram);
+    for (int turn = 0; turn < TURNS; turn++) {
+        state = state * UINT64_C(6364136223846793005) + 1442695040888963407u;
+        uint64_t random = state >> 33;
+        if (turn % 3 == 2) {
+            n = turn % 9 == 8 ? random % 3 : random % (n + 1);
+            sl_ngram_rewind(ngram, history, n);
+        }
+        for (size_t i = 0; i < random % 40 && n < MOST; i++)
+            history[n++] = (int32_t)((random >> i % 16) % 4 + (uint64_t)(turn % 5 == 0));
+        if (turn % 4 == 3) /* rewound again before anything was asked */
+            continue;
+        size_t n_got = drafter.propose(drafter.self, history, n, got, 8);
+        sl_ngram *fresh = make(MOST);
+        sl_drafter other = sl_ngram_drafter(fresh);
+        assert_int_equal(other.propose(other.self, history, n, want, 8), n_got);
+        assert_memory_equal(want, got, n_got * sizeof *got);
+        n_proposed += n_got > 0;
+        sl_ngram_destroy(fresh);
+    }
+    assert_true(n_proposed > TURNS / 4);
+    sl_ngram_destroy(ngram);
+}
+
 int main(void)
 {
     sl_budget_init(&budget, UINT64_MAX);
@@ -101,6 +134,7 @@ int main(void)
         cmocka_unit_test(takes_the_longest_match),           cmocka_unit_test(takes_the_most_recent_of_equals),
         cmocka_unit_test(a_repeating_end_goes_on_repeating), cmocka_unit_test(proposes_nothing_without_a_match),
         cmocka_unit_test(growth_in_steps_changes_nothing),
+        cmocka_unit_test(a_rewind_leaves_no_trace),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
