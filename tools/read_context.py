@@ -27,8 +27,7 @@ def check(what, data, wanted):
         raise ValueError(f"{what}: checksum")
 
 
-def first_good(reader, places):
-    """What the reader says of the first place that is whole."""
+def first_good(reader, places):  # what the reader says of the first place that is whole
     failure = None
     for place in places:
         try:
@@ -46,8 +45,7 @@ class Layout:
         self.tile = [(136 if kind else 256) * dim for _, dim in layers]
         self.group = [heads * tile for (heads, _), tile in zip(layers, self.tile)]
         self.block = [up(64 * group, 16384) for group in self.group]
-        self.S = up(368 + 16 * n + 8, SECTOR)
-        self.R = up(56 + 32 * n + 4 * SEGMENT + 8, SECTOR)
+        self.S, self.R = up(368 + 16 * n + 8, SECTOR), up(56 + 32 * n + 4 * SEGMENT + 8, SECTOR)
         self.C = up(64 + 4 * SEGMENT + 8 + sum(32 + SECTOR + group for group in self.group), SECTOR)
         self.D = up(2 * self.S + 4 * self.C, 16384)
         self.stride = up(sum(self.block) + 2 * self.R, 16384)
@@ -66,13 +64,17 @@ class Context:
         self.finished, self.ids, self.sums, previous = generation == 0, [], [], 0
         for segment in range(n // SEGMENT if commits else (size - self.at.D) // self.at.stride):
             previous = self.take(segment, previous)
+        if self.finished:  # it ends with its end record, twice: else it was cut off
+            off = self.at.group_off(0, len(self.sums), 0)
+            end = first_good(lambda place: self.read(place, SECTOR, b"SLUICEEN"), (off, off + SECTOR))
+            if (size, *struct.unpack_from("<QQ8s", end, 8)) != (off + 2 * SECTOR, len(self.ids), previous, self.mark):
+                raise ValueError(f"{size} bytes: cut off, or the end record does not fit the others")
         try:
             while commits:  # segments committed by their records alone
                 previous = self.take(len(self.sums), previous, ids if len(self.sums) == n // SEGMENT else [])
         except ValueError:
             if len(self.sums) == n // SEGMENT:
-                self.ids += ids
-                self.sums.append(sums)
+                self.ids, self.sums = self.ids + ids, self.sums + [sums]
 
     def read(self, off, size, magic=None):
         """Bytes of the file; those of a structure are believed by its magic and the checksum that ends it."""
@@ -91,8 +93,8 @@ class Context:
         keys = ("format_version arithmetic_version S type n_layers flags model_low model_high tokenizer rope_kind rope_dims "
                 "rope_base rope_scale rope_factors n_vocab name_bytes attn_scale softcap").split()
         self.identity = dict(zip(keys, struct.unpack_from("<6I3Q2I2dQ2I2f", data, 8)))
-        if self.identity["format_version"] != 1:
-            sys.exit(f"format version {self.identity['format_version']}: not known here")
+        if self.identity["format_version"] != 2:
+            raise ValueError(f"format version {self.identity['format_version']}: not known here")
         self.identity["name"] = data[112:112 + self.identity["name_bytes"]].decode(errors="replace")
         self.layers = [struct.unpack_from("<II", data, 368 + 16 * i) for i in range(self.identity["n_layers"])]
         self.at = Layout(self.identity["type"], self.layers)
@@ -100,17 +102,15 @@ class Context:
     def commit(self, copy):
         """(generation, n, ids and part checksums of the open segment), or None."""
         off = 2 * self.at.S + copy * self.at.C
-        _, generation, n, _, mark, _, size, n_open, _ = struct.unpack("<8s3Q8s2Q2I", self.read(off, 64))
+        generation, n, _, mark, _, size, n_open = struct.unpack_from("<3Q8s2QI", self.read(off, 64), 8)
         try:
             data = self.read(off, min(size, self.at.C), b"SLUICECM")
         except (ValueError, struct.error):
             return None
-        ids = list(struct.unpack_from(f"<{n_open}i", data, 64))
         sums = struct.unpack_from(f"<{4 * len(self.layers)}Q", data, 64 + up(4 * n_open, 8))
-        return (generation, n, ids, sums) if mark == self.mark else None
+        return (generation, n, list(struct.unpack_from(f"<{n_open}i", data, 64)), sums) if mark == self.mark else None
 
-    def take(self, segment, previous, ids=()):
-        """Believes the record of a segment, in either copy; returns its checksum."""
+    def take(self, segment, previous, ids=()):  # believes the record of a segment, in either copy; returns its checksum
         off = self.at.group_off(len(self.layers), segment, 0)
         data = first_good(lambda copy: self.read(off + copy * self.at.R, self.at.R, b"SLUICERC"), (0, 1))
         n, _, mark, before = struct.unpack_from("<II8sQ", data, 16)

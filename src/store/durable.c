@@ -134,7 +134,17 @@ static sl_status set_size(sl_durable *d, uint64_t bytes, sl_err *err)
                : sl_err_set_errno(err, SL_FAILED, -failed, "%s: cannot be made %" PRIu64 " bytes long", d->path, bytes);
 }
 
-/* Of a file that holds so many tokens. */
+/* A commit makes nothing shorter: as long as it is not on the disk, an end record behind the segments may be what the
+ * file is believed by. */
+static sl_status grow(sl_durable *d, uint64_t bytes, sl_err *err)
+{
+    int64_t size = d->vfs->size(d->file);
+    if (size < 0)
+        return sl_err_set_errno(err, SL_FAILED, (int)-size, "%s: its size cannot be had", d->path);
+    return (uint64_t)size >= bytes ? SL_OK : set_size(d, bytes, err);
+}
+
+/* Of the segments of so many tokens. */
 static uint64_t size_for(const sl_durable *d, uint64_t n_tokens)
 {
     return sl_layout_segment_off(&d->layout, (n_tokens + SL_SEGMENT_TOKENS - 1) / SL_SEGMENT_TOKENS);
@@ -367,7 +377,7 @@ sl_status sl_durable_commit(sl_durable *d, const int32_t *ids, uint64_t n_tokens
     for (uint64_t segment = first; segment <= end; segment++)
         source->parts(source->arg, segment, false, sl_durable_sums(d, segment));
     d->intended_tokens = intended_tokens;
-    sl_status status = set_size(d, size_for(d, n_tokens), err);
+    sl_status status = grow(d, size_for(d, n_tokens), err);
     if (status == SL_OK && n_tokens > 0)
         status = sl_durable_sync(d, err);
     for (uint64_t segment = first; status == SL_OK && segment < end; segment++)
@@ -405,25 +415,40 @@ static sl_status clear_rest(sl_durable *d, sl_err *err)
     return status;
 }
 
+static sl_status write_end(sl_durable *d, uint64_t last, sl_err *err)
+{
+    const sl_end end = {.n_tokens = d->n_tokens, .last = last, .superblock = d->superblock.checksum};
+    sl_status status = SL_OK;
+    sl_end_encode(d->record, &end);
+    for (uint64_t copy = 0; status == SL_OK && copy < 2; copy++)
+        status = sl_durable_write(d, d->record, SL_FORMAT_END_BYTES,
+                                  size_for(d, d->n_tokens) + copy * SL_FORMAT_END_BYTES, err);
+    return status;
+}
+
 sl_status sl_durable_finish(sl_durable *d, const sl_durable_source *source, sl_err *err)
 {
     assert(d->options.for_writing && d->n_tokens > 0);
     uint64_t segment = d->n_tokens / SL_SEGMENT_TOKENS;
     uint32_t n_last = (uint32_t)(d->n_tokens % SL_SEGMENT_TOKENS);
+    uint64_t n_segments = segment + (n_last > 0), last = d->previous;
     sl_status status = clear_rest(d, err);
     /* Longer than this it may have been: from an earlier run that wanted more. */
     if (status == SL_OK)
-        status = set_size(d, size_for(d, d->n_tokens), err);
+        status = set_size(d, sl_layout_finished_bytes(&d->layout, n_segments), err);
     if (status == SL_OK)
         status = sl_durable_sync(d, err);
     if (status == SL_OK && n_last > 0) {
         uint64_t previous = d->previous;
         source->parts(source->arg, segment, true, sl_durable_sums(d, segment));
         status = write_record(d, segment, n_last, err);
+        last = d->previous;
         d->previous = previous; /* of the last full segment */
-        if (status == SL_OK)
-            status = sl_durable_sync(d, err);
     }
+    if (status == SL_OK)
+        status = write_end(d, last, err);
+    if (status == SL_OK)
+        status = sl_durable_sync(d, err);
     if (status == SL_OK)
         status = sl_durable_clear_areas(d, err);
     if (status != SL_OK)
@@ -433,81 +458,4 @@ sl_status sl_durable_finish(sl_durable *d, const sl_durable_source *source, sl_e
     d->is_finished = true;
     d->intended_tokens = d->n_tokens;
     return SL_OK;
-}
-
-/* ---- looking ---- */
-
-sl_durable_state sl_durable_get(const sl_durable *d)
-{
-    return (sl_durable_state){
-        .n_tokens = d->n_tokens,
-        .intended_tokens = d->intended_tokens,
-        .is_finished = d->is_finished,
-        .is_for_writing = d->options.for_writing,
-        .max_tokens = d->cap_tokens,
-        .n_commits = d->n_commits,
-        .note = d->note[0] ? d->note : NULL,
-    };
-}
-
-const sl_identity *sl_durable_identity(const sl_durable *d)
-{
-    return &d->superblock.identity;
-}
-
-const sl_geom *sl_durable_geom(const sl_durable *d)
-{
-    return &d->superblock.geom;
-}
-
-const sl_layout *sl_durable_layout(const sl_durable *d)
-{
-    return &d->layout;
-}
-
-const int32_t *sl_durable_ids(const sl_durable *d)
-{
-    return d->ids;
-}
-
-sl_file *sl_durable_file(const sl_durable *d)
-{
-    return d->file;
-}
-
-const sl_vfs *sl_durable_vfs(const sl_durable *d)
-{
-    return d->vfs;
-}
-
-bool sl_durable_is_direct(const sl_durable *d)
-{
-    return d->is_direct;
-}
-
-const char *sl_durable_name(const sl_durable *d)
-{
-    return d->path;
-}
-
-uint64_t sl_durable_part(const sl_durable *d, uint32_t layer, uint64_t part)
-{
-    return sl_durable_sums(d, part / SL_SEGMENT_PARTS)[layer * SL_SEGMENT_PARTS + part % SL_SEGMENT_PARTS];
-}
-
-const uint8_t *sl_durable_tail(const sl_durable *d, uint32_t layer)
-{
-    if (!d->tails)
-        return NULL;
-    const uint8_t *at = d->tails;
-    const sl_geom *geom = &d->superblock.geom;
-    for (uint32_t i = 0; i < layer; i++)
-        at += sl_commit_piece_bytes(geom, i, d->n_tokens) +
-              (d->n_tokens % SL_TILE != 0 ? sl_geom_group_bytes(geom, i) : 0);
-    return at;
-}
-
-uint64_t sl_durable_bytes_written(const sl_durable *d)
-{
-    return d->bytes_written;
 }

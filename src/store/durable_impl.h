@@ -16,6 +16,7 @@ struct sl_durable {
     uint64_t n_tokens, intended_tokens;
     uint64_t generation; /* of the last commit in an area; 0: the areas hold none */
     uint64_t previous;   /* checksum of the last full segment's record; 0: none */
+    uint64_t last;       /* of the last record, while opening */
     bool is_finished;
     bool has_damaged_commit; /* seen while opening */
     bool is_lost; /* a sync failed: what was written before it may be gone, and no later sync would tell */

@@ -190,6 +190,7 @@ static void take_record(sl_durable *d, const sl_record *record)
     memcpy(sl_durable_sums(d, record->segment), record->parts, n_sums * sizeof *record->parts);
     memcpy(d->ids + record->segment * SL_SEGMENT_TOKENS, record->ids, record->n_tokens * sizeof *record->ids);
     d->n_tokens += record->n_tokens;
+    d->last = record->checksum;
     if (record->n_tokens == SL_SEGMENT_TOKENS)
         d->previous = record->checksum;
 }
@@ -267,15 +268,61 @@ static sl_status load_unfinished(sl_durable *d, const sl_commit *commit, uint64_
     return status;
 }
 
+/* The copy at `off`, in d->record; whether it is one, and what it says. */
+static sl_status read_end(sl_durable *d, uint64_t off, sl_end *out, bool *is_whole, sl_err *err)
+{
+    sl_err found;
+    sl_status status = read_at(d, d->record, SL_FORMAT_END_BYTES, off, err);
+    *is_whole = status == SL_OK && sl_end_decode(d->record, d->superblock.checksum, out, &found) == SL_OK;
+    return status;
+}
+
+/* Either copy of the end record; *bad: the one that a writer should replace, or -1. */
+static sl_status load_end(sl_durable *d, uint64_t off, sl_end *out, int *bad, sl_err *err)
+{
+    sl_end second = {0};
+    bool has_first = false, has_second = false;
+    *bad = -1;
+    sl_status status = read_end(d, off, out, &has_first, err);
+    if (status == SL_OK)
+        status = read_end(d, off + SL_FORMAT_END_BYTES, &second, &has_second, err);
+    if (status != SL_OK || (has_first && has_second && memcmp(out, &second, sizeof second) == 0))
+        return status;
+    if (!has_first && !has_second)
+        return sl_err_set(err, SL_DAMAGED,
+                          "%s: no end record at offset %" PRIu64 ": it was cut off, or both copies are damaged", d->path,
+                          off);
+    note(d, "a copy of the end record is damaged, the other is not");
+    *bad = has_first ? 1 : 0;
+    if (!has_first)
+        *out = second;
+    return SL_OK;
+}
+
 static sl_status load_finished(sl_durable *d, uint64_t size, uint64_t n_segments, sl_err *err)
 {
-    if (n_segments == 0 || size != sl_layout_segment_off(&d->layout, n_segments))
+    if (n_segments == 0 || size != sl_layout_finished_bytes(&d->layout, n_segments))
         return sl_err_set(err, SL_DAMAGED,
-                          "%s: no commit record, and %" PRIu64 " bytes are not a whole number of segments", d->path,
-                          size);
-    sl_status status = SL_OK;
+                          "%s: cut off: %" PRIu64 " bytes are no whole segments with an end record, and there is no "
+                          "commit record",
+                          d->path, size);
+    sl_end end = {0};
+    int bad = -1;
+    uint64_t off = sl_layout_segment_off(&d->layout, n_segments);
+    sl_status status = load_end(d, off, &end, &bad, err);
     for (uint64_t segment = 0; status == SL_OK && segment < n_segments; segment++)
         status = take_next(d, segment, segment + 1 < n_segments, err);
+    if (status == SL_OK && (end.n_tokens != d->n_tokens || end.last != d->last))
+        status = sl_err_set(err, SL_DAMAGED,
+                            "%s: the end record tells of %" PRIu64 " tokens and a last record with checksum %016" PRIx64
+                            ", the records of %" PRIu64 " and %016" PRIx64,
+                            d->path, end.n_tokens, end.last, d->n_tokens, d->last);
+    if (status == SL_OK && bad >= 0 && d->options.for_writing) {
+        sl_end_encode(d->record, &end);
+        status = sl_durable_write(d, d->record, SL_FORMAT_END_BYTES, off + (uint64_t)bad * SL_FORMAT_END_BYTES, err);
+        if (status == SL_OK)
+            status = sl_durable_sync(d, err);
+    }
     d->intended_tokens = d->n_tokens;
     d->is_finished = true;
     return status;

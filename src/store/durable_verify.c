@@ -120,9 +120,14 @@ static sl_status start(sl_verify *v, sl_err *err)
     v->result->is_finished = !v->has_commit;
     v->n_segments = (size - layout->data_off) / layout->stride;
     uint64_t needed = v->has_commit ? (v->commit.n_tokens + SL_SEGMENT_TOKENS - 1) / SL_SEGMENT_TOKENS : 1;
-    uint64_t wanted = sl_layout_segment_off(layout, v->n_segments > needed ? v->n_segments : needed);
+    needed = v->n_segments > needed ? v->n_segments : needed;
+    uint64_t wanted =
+        v->has_commit ? sl_layout_segment_off(layout, needed) : sl_layout_finished_bytes(layout, needed);
+    v->has_end = !v->has_commit && size == wanted;
+    const char *what = size < wanted ? "end of the file: it was cut off"
+                                     : "end of the file: it was cut off in a segment, or added to";
     if (size < wanted || (!v->has_commit && size != wanted))
-        sl_verify_tell(v, (sl_damage){"size of the file", -1, -1, -1, size < wanted ? size : wanted,
+        sl_verify_tell(v, (sl_damage){what, -1, -1, -1, size < wanted ? size : wanted,
                                       size < wanted ? wanted - size : size - wanted, .kind = SL_DAMAGE_SIZE});
     return judge_superblocks(v, err);
 }

@@ -50,6 +50,7 @@ typedef struct sl_verify {
     const sl_geom *geom;
     uint64_t n_segments;
     bool has_commit;
+    bool has_end;   /* the file has the size of a finished one: its end record is where it should be */
     bool has_trace; /* no commit record counts, but a writer was cut off at the first one or at clearing the last */
     sl_commit commit;
     uint8_t *commit_buf, *records;

@@ -91,6 +91,40 @@ static void judge_later(sl_verify *v, const sl_record records[2], const bool goo
     v->result->n_tokens += is_open ? n_open : 0;
 }
 
+static bool read_end(sl_verify *v, uint64_t off, sl_end *out)
+{
+    sl_err why;
+    sl_status status = sl_vfs_read(v->d->vfs, v->d->file, v->d->path, v->records, SL_FORMAT_END_BYTES, off, &why);
+    if (status == SL_OK)
+        status = sl_end_decode(v->records, v->d->superblock.checksum, out, &why);
+    return status == SL_OK;
+}
+
+/* Of a finished file, behind its last segment. */
+static void judge_end(sl_verify *v)
+{
+    uint64_t off = sl_layout_segment_off(&v->d->layout, v->n_segments);
+    sl_end ends[2];
+    bool good[2];
+    for (int copy = 0; copy < 2; copy++)
+        good[copy] = read_end(v, off + (uint64_t)copy * SL_FORMAT_END_BYTES, &ends[copy]);
+    if (!good[0] && !good[1]) {
+        sl_verify_tell(v, (sl_damage){"end record, both copies: damaged, or the file was cut off", -1, -1, -1, off,
+                                      2 * SL_FORMAT_END_BYTES, .kind = SL_DAMAGE_SIZE});
+        return;
+    }
+    bool is_same = good[0] && good[1] && memcmp(&ends[0], &ends[1], sizeof ends[0]) == 0;
+    int bad = good[0] ? 1 : 0;
+    if (!is_same)
+        sl_verify_tell(v, (sl_damage){"end record", bad, -1, -1, off + (uint64_t)bad * SL_FORMAT_END_BYTES,
+                                      SL_FORMAT_END_BYTES, .kind = SL_DAMAGE_COPY});
+    const sl_end *end = &ends[1 - bad];
+    uint64_t n_tokens = (v->n_segments - 1) * SL_SEGMENT_TOKENS + v->n_tokens;
+    if (v->knows_previous && (end->last != v->previous || end->n_tokens != n_tokens))
+        sl_verify_tell(v, (sl_damage){"end record, does not fit the last segment record", -1, -1, -1, off,
+                                      2 * SL_FORMAT_END_BYTES, .kind = SL_DAMAGE_CHAIN});
+}
+
 static void enter_segment(sl_verify *v)
 {
     uint64_t open = v->commit.n_tokens / SL_SEGMENT_TOKENS;
@@ -99,6 +133,8 @@ static void enter_segment(sl_verify *v)
     v->step = 0;
     if (v->segment >= v->n_segments) {
         v->state = SL_VERIFY_SEGMENT_NONE;
+        if (v->has_end)
+            judge_end(v);
         return;
     }
     sl_record records[2] = {{0}, {0}};

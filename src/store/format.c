@@ -66,9 +66,14 @@ uint64_t sl_layout_record_off(const sl_layout *layout, uint64_t segment)
     return sl_layout_segment_off(layout, segment) + layout->blocks_bytes;
 }
 
+uint64_t sl_layout_finished_bytes(const sl_layout *layout, uint64_t n_segments)
+{
+    return sl_layout_segment_off(layout, n_segments) + 2 * SL_FORMAT_END_BYTES;
+}
+
 uint64_t sl_layout_max_segments(const sl_layout *layout)
 {
-    return ((uint64_t)INT64_MAX - layout->data_off) / layout->stride;
+    return ((uint64_t)INT64_MAX - layout->data_off - 2 * SL_FORMAT_END_BYTES) / layout->stride;
 }
 
 /* ---- numbers in a buffer, little-endian ---- */

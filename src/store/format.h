@@ -2,6 +2,7 @@
  * them. Pure functions on buffers; trusts no byte: every length is bounded before it is used. No I/O.
  *
  *   0  superblock, twice | 2 commit areas, each two copies | segments: the blocks of the layers, a record, twice | ...
+ *   | of a finished file the end record, twice
  */
 #ifndef SL_FORMAT_H
 #define SL_FORMAT_H
@@ -11,7 +12,12 @@
 #include "base/mem.h"
 #include "store/geom.h"
 
-enum { SL_FORMAT_VERSION = 1, SL_FORMAT_NAME_BYTES = 256, SL_FORMAT_FLAG_CHAT = 1 };
+enum {
+    SL_FORMAT_VERSION = 2,
+    SL_FORMAT_NAME_BYTES = 256,
+    SL_FORMAT_FLAG_CHAT = 1,
+    SL_FORMAT_END_BYTES = 4096 /* of one copy of the end record */
+};
 
 /* What the stored bytes depend on, beside the geometry. Two contexts whose identities are equal hold the same bits for
  * the same tokens. */
@@ -46,6 +52,8 @@ sl_layout sl_layout_of(const sl_geom *geom); /* a geometry that sl_geom_check ha
 uint64_t sl_layout_area_off(const sl_layout *layout, unsigned area);
 uint64_t sl_layout_segment_off(const sl_layout *layout, uint64_t segment);
 uint64_t sl_layout_record_off(const sl_layout *layout, uint64_t segment); /* of its first copy */
+/* Of a finished file of so many segments; its end record's first copy begins 2 * SL_FORMAT_END_BYTES before. */
+uint64_t sl_layout_finished_bytes(const sl_layout *layout, uint64_t n_segments);
 /* Segments that a file can have: offsets stay below 2^63. */
 uint64_t sl_layout_max_segments(const sl_layout *layout);
 
@@ -112,5 +120,18 @@ void sl_commit_encode(uint8_t *buf, const sl_geom *geom, const sl_commit *commit
  * is all zero in its first sector: there is none. */
 sl_status sl_commit_decode(uint8_t *buf, size_t size, const sl_geom *geom, uint64_t superblock, sl_commit *out,
                            sl_err *err) SL_CHECK;
+
+/* ---- end record ---- */
+
+/* Of a finished file. */
+typedef struct sl_end {
+    uint64_t n_tokens;
+    uint64_t last;       /* checksum of the last segment's record */
+    uint64_t superblock; /* as in sl_record */
+} sl_end;
+
+void sl_end_encode(uint8_t *buf, const sl_end *end); /* buf [SL_FORMAT_END_BYTES] */
+/* As sl_record_decode. */
+sl_status sl_end_decode(const uint8_t *buf, uint64_t superblock, sl_end *out, sl_err *err) SL_CHECK;
 
 #endif

@@ -129,6 +129,39 @@ def damaged(ground, path):
     report("the reader: second copies, a damaged part", problems)
 
 
+def cut_off(ground, path):
+    """Where a finished file ends is known: behind whole segments, too. Either copy of the end record will do."""
+    problems, at, data = [], read_context.Context(path).at, path.read_bytes()
+    copy = ground.folder / "cut.kv"
+    n = (len(data) - at.D) // at.stride
+    cuts = {at.D + s * at.stride + more for s in range(1, n + 1) for more in (0, 4096, 8192, 4096 * 3)} - {len(data)}
+    for size in sorted(size for size in cuts if size < len(data)) + [len(data) - 4096, len(data) - 1, len(data) + 4096]:
+        copy.write_bytes(data[:size] + bytes(max(0, size - len(data))))
+        try:
+            problems.append(f"{size} of {len(data)} bytes: {len(read_context.Context(copy).ids)} tokens were believed")
+        except ValueError:
+            pass
+        for argv in (("verify", copy), ("inspect", copy)):
+            done = subprocess.run(ground.argv(*argv), capture_output=True, stdin=subprocess.DEVNULL)
+            if done.returncode != 4:
+                problems.append(f"{size} of {len(data)} bytes: {argv[0]} ends with {done.returncode}")
+    for damaged in ((0,), (1,), (0, 1)) if read_context._hash else ():
+        torn = bytearray(data)
+        for which in damaged:
+            torn[at.D + n * at.stride + 4096 * which + 9] ^= 1
+        copy.write_bytes(torn)
+        told = json.loads(subprocess.run(ground.argv("verify", copy, "--json"), capture_output=True).stdout)["damaged"]
+        if len(told) != 1 or "end record" not in told[0]["what"]:
+            problems.append(f"copies {damaged} damaged: verify says {told}")
+        try:
+            ids = read_context.Context(copy).ids
+        except ValueError:
+            ids = []
+        if ids != (ground.ids if len(damaged) == 1 else []):
+            problems.append(f"copies {damaged} of the end record damaged: {len(ids)} tokens")
+    report("cut-off files, the end record's copies", problems)
+
+
 def unfinished(ground, whole):
     """After a kill: what the engine says is committed is what the reader finds."""
     problems, sizes = [], []
@@ -162,7 +195,7 @@ def example():
     at = read_context.Layout(1, [(3, 64)] * 30)
     value = at.group_off(7, 1, 14) + 2 * at.tile[7] + 68 * 64 + 8
     found = [at.tile[0], at.group[0], at.block[0], at.S, at.R, at.C, at.D, at.stride, value, at.group_off(30, 1, 0),
-             at.D + 2 * at.stride]
+             at.D + 2 * at.stride + 2 * read_context.SECTOR]
     text = Path(__file__).parents[2].joinpath("docs", "context-format.md").read_text().split("## Example")[1]
     report("the document's example", [f"{n:,} is not in it" for n in found if f"{n:,}" not in text])
 
@@ -171,7 +204,9 @@ def main():
     with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
         ground = Ground(str(Path(sys.argv[1]).resolve() / "sluice"), folder)
         example()
-        damaged(ground, numbers(ground, "f16"))
+        book = numbers(ground, "f16")
+        damaged(ground, book)
+        cut_off(ground, book)
         unfinished(ground, numbers(ground, "q8_0"))
     return failed > 0
 

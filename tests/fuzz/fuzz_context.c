@@ -1,4 +1,4 @@
-/* Any bytes as a part of a context file: a superblock, a segment record, a commit record. The first byte says which,
+/* Any bytes as a part of a context file: a superblock, a segment record, a commit record, an end record. The first byte says which,
  * and whether checksum and mark are put right first, so that what lies behind them is reached too. What is accepted is
  * walked, and says the same when it is encoded and decoded again; nothing is read past the input, memory stays in
  * proportion. */
@@ -144,6 +144,28 @@ static void try_commit(const uint8_t *data, size_t size, bool fix, const sl_geom
     free(buf);
 }
 
+static void try_end(const uint8_t *data, size_t size, bool fix)
+{
+    sl_err err = {SL_OK, ""};
+    uint8_t *buf = copy_of(data, size, SL_FORMAT_END_BYTES);
+    if (fix) {
+        store(buf + MARK_OFF_RECORD, mark);
+        seal(buf, SL_FORMAT_END_BYTES);
+    }
+    sl_end end, again;
+    sl_status status = sl_end_decode(buf, mark, &end, &err);
+    if (status == SL_OK) {
+        uint8_t *second = copy_of(NULL, 0, SL_FORMAT_END_BYTES);
+        sl_end_encode(second, &end);
+        require(sl_end_decode(second, mark, &again, &err) == SL_OK);
+        require(again.n_tokens == end.n_tokens && again.last == end.last);
+        free(second);
+    } else {
+        require_error(status, &err);
+    }
+    free(buf);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static const sl_kv_layer layers[] = {{1, 32}, {3, 64}};
@@ -155,7 +177,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         try_superblock(data + 1, size - 1, fix);
     else if ((data[0] & 3) == 1)
         try_record(data + 1, size - 1, fix, &geom);
-    else
+    else if ((data[0] & 3) == 2)
         try_commit(data + 1, size - 1, fix, &geom);
+    else
+        try_end(data + 1, size - 1, fix);
     return 0;
 }
