@@ -162,7 +162,8 @@ static void print_space(const prefill_state *p)
                     "written",
             p->file.path, p->text.n, p->file.n_kept, sl_text_format_size(s->file_bytes, a),
             sl_text_format_size(s->present_bytes, b),
-            s->free_bytes == UINT64_MAX ? "?" : sl_text_format_size(s->free_bytes, c), sl_text_format_size(s->written_bytes, d));
+            s->free_bytes == UINT64_MAX ? "?" : sl_text_format_size(s->free_bytes, c),
+            sl_text_format_size(s->written_bytes, d));
     if (p->o.drive_tb > 0)
         fprintf(stderr, ", %.3g drive writes of %g TB", drive_writes(p, s->written_bytes), p->o.drive_tb);
     fputc('\n', stderr);
@@ -224,8 +225,8 @@ static sl_status print_result(const prefill_state *p, const sl_stats *s, sl_err 
     char a[SL_TEXT_NUMBER_BYTES], b[SL_TEXT_NUMBER_BYTES], c[SL_TEXT_NUMBER_BYTES];
     if (p->o.machine.json)
         return print_json(p, s, err);
-    fprintf(stderr, "  context     %zu tokens in %s: %zu kept, %zu recomputed\n", p->text.n, p->o.output, p->file.n_kept,
-            s->prompt_tokens);
+    fprintf(stderr, "  context     %zu tokens in %s: %zu kept, %zu recomputed\n", p->text.n, p->o.output,
+            p->file.n_kept, s->prompt_tokens);
     if (!p->context)
         return SL_OK;
     fprintf(stderr, "  prefill     %zu tokens in %s, %.1f tokens/s\n", s->prompt_tokens,

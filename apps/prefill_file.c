@@ -67,8 +67,9 @@ static sl_status refuse_other(const prefill_request *q, const char *path, const 
     if (!stored->is_finished)
         snprintf(of_all, sizeof of_all, " of %llu", (unsigned long long)stored->intended_tokens);
     if (same == q->n)
-        return sl_text_error(err, SL_REFUSED, "%s holds this text and more: %zu%s tokens, the new one is their first %zu%s",
-                             path, n_there, of_all, q->n, advice);
+        return sl_text_error(err, SL_REFUSED,
+                             "%s holds this text and more: %zu%s tokens, the new one is their first %zu%s", path,
+                             n_there, of_all, q->n, advice);
     size_t end = same + SHOWN_TOKENS;
     show(q->engine, q->ids, less(same, SHOWN_TOKENS), same, true, before);
     show(q->engine, stored->ids, same, end < n_there ? end : n_there, false, there);
@@ -89,7 +90,7 @@ static size_t find_same(const prefill_request *q, const sl_store_info *stored)
 
 /* --------------------------------------------------------------------------------------------------------- room */
 
-/* Before hours of work: the file will fit, on its disk and into what it may take, which `beside` others take part of. */
+/* Before hours of work: the file will fit, on its disk and into what it may take, of which others have `beside`. */
 static sl_status check_room(prefill_file *f, const prefill_request *q, uint64_t beside, sl_err *err)
 {
     char need[SL_TEXT_NUMBER_BYTES], have[SL_TEXT_NUMBER_BYTES], old[SL_TEXT_NUMBER_BYTES];
@@ -206,8 +207,8 @@ static sl_status open_present(prefill_file *f, const prefill_request *q, sl_err 
         return open_replacement(f, q, same, err);
     char advice[128];
     if (same == q->n)
-        snprintf(advice, sizeof advice, " ('sluice fork --at %zu' makes a file of those, --replace puts one in its place)",
-                 q->n);
+        snprintf(advice, sizeof advice,
+                 " ('sluice fork --at %zu' makes a file of those, --replace puts one in its place)", q->n);
     else
         snprintf(advice, sizeof advice, " (--replace puts the new one in its place)");
     return refuse_other(q, q->output, &stored, same, advice, err);

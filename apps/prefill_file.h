@@ -1,4 +1,4 @@
-/* The context file that a prefill goes into: a new one, the one that is there, or a second one that will take its place.
+/* The context file that a prefill goes into: a new one, the one that is there, or a second one that takes its place.
  *
  *   open -> sl_context_keep by the caller -> end -> close
  *

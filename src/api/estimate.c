@@ -99,7 +99,8 @@ static bool has_rates(const sl_estimate_input *in)
     return in->rates->keys[in->type][0] > 0.0;
 }
 
-/* Row i of the prompt sees what was stored and i + 1 keys; a tile that the diagonal cuts is computed whole, half of it in vain. */
+/* Row i of the prompt sees what was stored and i + 1 keys; a tile that the diagonal cuts is computed whole, half of it
+ * in vain. */
 static double prefill_compute_s(const sl_estimate_input *in)
 {
     double n = (double)in->prompt_tokens, window = (double)in->plan->window_tokens;
