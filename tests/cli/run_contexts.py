@@ -175,12 +175,28 @@ def sources(ground):
     stored = ground.run(ground.argv("export-text", "-m", ground.model, out["folder"])).stdout.decode(errors="replace")
     if stored.strip() != text.strip():
         problems.append(f"the text is {stored!r}, expected {text!r}")
+    pattern = ground.folder / "source-pattern.kv"
+    ground.run(ground.prefill(pattern, shelf / "[aZ].t?t", extra=("-f", ground.folder / "shel[f]" / "b" / "*")))
+    ground.run(ground.prefill(out["parts"], *order, extra=("--replace",)))
+    if digest(pattern) != digest(out["parts"]):
+        problems.append("patterns give another file than their matches in byte order")
+    done = ground.run(ground.prefill(pattern, shelf / "*.md"), code=1)
+    if b"nothing matches the pattern" not in done.stderr:
+        problems.append(done.stderr.decode())
+    empty, bad = ground.folder / "empty.txt", ground.folder / "bad.txt"
+    empty.write_bytes(b"")
+    bad.write_bytes(b"good until \xff here")
+    ground.run(ground.prefill(out["mixed"], empty, ground.doc, empty, ground.more, order[0])) # nothing changes it
+    done = ground.run(ground.prefill(out["mixed"], ground.doc, bad), code=1)
+    if not re.search(rb"bad.txt: the document is not UTF-8: byte 0xff at offset 11", done.stderr):
+        problems.append(done.stderr.decode())
+    ground.run(ground.prefill(ground.folder / "nothing.kv", empty), code=2)
     inside = shelf / "book.kv"
     ground.run(ground.prefill(inside, shelf, extra=("--file-header",)))
     again = ground.run(ground.prefill(inside, shelf, extra=("--file-header",)))
-    if b"already" not in again.stderr or told["tokens"] == 0 or digest(inside) != digest(out["folder"]):
+    if json.loads(again.stdout)["tokens_recomputed"] != 0 or b"already" not in again.stderr or told["tokens"] == 0 or digest(inside) != digest(out["folder"]):
         problems.append(f"a context file in its own folder: {again.stderr.decode()}")
-    report("texts: words, -f again and again, standard input, folders, headers", problems)
+    report("texts: words, -f again and again, standard input, folders, patterns, headers", problems)
 
 
 def room(ground):

@@ -7,10 +7,12 @@ The texts share a segment and a bit; the second file takes over the segment and 
 as it is until the second takes its name. Kills at random moments, SLUICE_TEST_KILLS of them (default 6), each followed by
 the same command until it is through: never a file that is neither the old text's nor the new one's.
 """
+import fcntl
 import json
 import os
 import random
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -145,6 +147,33 @@ def refusals(stage):
     report("--replace: locks on both files, a third text is refused", problems)
 
 
+def name_goes_elsewhere(stage):
+    """Another process has the lock and gives the name to another file: who waited for it takes the file with the name."""
+    problems = []
+    stage.fresh()
+    other = stage.folder / "other-name.kv"
+    other.write_bytes(stage.new.read_bytes())
+    with open(stage.book, "r+b") as file:
+        fcntl.fcntl(file, fcntl.F_OFD_SETLK, struct.pack("hhxxxxqqixxxx", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+        child = subprocess.Popen(stage.prefill(stage.book, stage.text), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                 stdin=subprocess.DEVNULL)
+        began = time.monotonic()
+        while os.path.realpath(stage.book) not in opened(child.pid) and time.monotonic() < began + 20:
+            time.sleep(0.001)
+        os.replace(other, stage.book)
+    words = child.communicate()[1]
+    if child.returncode != 0 or b"holds this text already" not in words:
+        problems.append(f"exit code {child.returncode}: {words.decode()}")
+    report("a name that goes to another file while its lock is waited for", problems)
+
+
+def opened(pid):
+    try:
+        return [os.readlink(entry.path) for entry in os.scandir(f"/proc/{pid}/fd")]
+    except OSError:
+        return []
+
+
 def disk(stage):
     problems = []
     stage.fresh()
@@ -166,6 +195,7 @@ def main():
         at_once(stage)
         refusals(stage)
         disk(stage)
+        name_goes_elsewhere(stage)
         by_kills(stage, random.Random(seed), int(os.environ.get("SLUICE_TEST_KILLS", "6")))
     return context_ground.failed > 0
 
