@@ -77,7 +77,8 @@ sl_status cli_open_store_with(sl_engine *engine, const sl_store_options *options
     if (chat == info.is_chat)
         return SL_OK;
     return sl_text_error(err, SL_REFUSED,
-                         chat ? "%s: made without --chat, its text is not in a chat template"
+                         chat ? "%s: made without --chat, its text is not in a chat template ('sluice prefill --chat' "
+                                "makes one that is)"
                               : "%s: made with --chat: ask it with --chat, too",
                          options->path);
 }

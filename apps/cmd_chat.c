@@ -31,7 +31,7 @@ enum {
     OWN_OPTIONS = 8,
     LEAST_PREDICT = 1,
     TOKEN_BYTES = 16, /* of text, at most as texts go: what is longer finds no room */
-    MOST_MESSAGE_BYTES = 1 << 20
+    MOST_MESSAGE_BYTES = 256 << 10 /* what is longer is a document */
 };
 
 /* --------------------------------------------------------------------------------------------------------- options */

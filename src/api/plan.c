@@ -228,12 +228,22 @@ static sl_status choose_ring(const sl_context_options *options, const sl_geom *g
     return SL_OK;
 }
 
+/* What a message takes before it is fed: its text, copied, and the list of its tokens. */
+static uint64_t message_bytes(size_t n_tokens)
+{
+    enum { TEXT_BYTES = 16, MOST_TEXT_BYTES = 256 << 10 }; /* of a token; of one that is typed */
+    uint64_t text = min_u64((uint64_t)n_tokens * TEXT_BYTES, MOST_TEXT_BYTES);
+    return text + (uint64_t)n_tokens * LIST_GROWTH * sizeof(int32_t);
+}
+
 static uint64_t context_tables(const sl_context_options *options, const sl_session_options *session)
 {
+    /* never at once */
+    uint64_t save = options->talk ? sl_store_save_bytes(&session->kv.geom, session->max_tokens) : 0;
+    uint64_t message = options->talk ? message_bytes(options->prompt_tokens) : 0;
     return sl_kv_table_bytes(&session->kv.geom, session->max_tokens) +
            sl_sampler_bytes(session->weights->hp.n_vocab) + SLACK_BYTES +
-           options->score_best * (sizeof(int32_t) + sizeof(float)) +
-           (options->talk ? sl_store_save_bytes(&session->kv.geom, session->max_tokens) : 0);
+           options->score_best * (sizeof(int32_t) + sizeof(float)) + max_u64(save, message);
 }
 
 /* What is fixed before any choice; the plan then holds the smallest of everything. */
