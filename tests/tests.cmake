@@ -62,6 +62,7 @@ sluice_test(prop test_durable_end)
 sluice_test(prop test_durable_fork)
 sluice_test(prop test_durable_crash)
 sluice_test(prop test_repair)
+sluice_test(prop test_repair_crash)
 
 # The figures of docs/numerics.md: measures, tests nothing; built when asked for.
 add_executable(measure_numerics EXCLUDE_FROM_ALL numerics/measure_numerics.c numerics/measure_attention.c

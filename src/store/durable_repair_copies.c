@@ -208,6 +208,39 @@ static void take_open(sl_repair *r, chain *c)
     r->open = open;
 }
 
+static sl_damage end_damage(const sl_repair *r, const char *what, int copy)
+{
+    uint64_t off = sl_layout_segment_off(&r->d->layout, r->n_segments), bytes = SL_FORMAT_END_BYTES;
+    return (sl_damage){what, copy, -1, -1, off + (copy > 0 ? bytes : 0), copy < 0 ? 2 * bytes : bytes,
+                       .kind = copy < 0 ? SL_DAMAGE_CHAIN : SL_DAMAGE_COPY};
+}
+
+/* Of a finished file. Without either copy it is one that was cut off, as the verification says. */
+static sl_status mend_end(sl_repair *r, const chain *c, sl_err *err)
+{
+    sl_end ends[2];
+    bool good[2];
+    for (int copy = 0; copy < 2; copy++) {
+        sl_err why;
+        sl_status status = read_at(r, c->buf, SL_FORMAT_END_BYTES, end_damage(r, NULL, copy).off, &why);
+        if (status == SL_OK)
+            status = sl_end_decode(c->buf, r->d->superblock.checksum, &ends[copy], &why);
+        good[copy] = status == SL_OK;
+    }
+    if (!good[0] && !good[1])
+        return SL_OK;
+    int pick = good[0] ? 0 : 1;
+    const sl_end *end = &ends[pick];
+    if (c->is_known && (end->last != c->previous || end->n_tokens != r->known_tokens)) {
+        const sl_damage damage = end_damage(r, "end record, does not fit the last segment record", -1);
+        sl_repair_tell(r, &damage, true);
+    }
+    if (good[1 - pick] && memcmp(&ends[0], &ends[1], sizeof ends[0]) == 0)
+        return SL_OK;
+    const sl_damage damage = end_damage(r, "end record", 1 - pick);
+    return mend_copy(r, r->d->record, &damage, end_damage(r, NULL, pick).off, err);
+}
+
 static sl_status mend_records(sl_repair *r, sl_err *err)
 {
     chain c = {.is_known = true, .needed = r->has_commit ? r->commit.n_tokens / SL_SEGMENT_TOKENS : r->n_segments};
@@ -220,6 +253,9 @@ static sl_status mend_records(sl_repair *r, sl_err *err)
     }
     if (status == SL_OK && r->has_commit)
         take_open(r, &c);
+    if (status == SL_OK && !r->has_commit && r->n_segments > 0 &&
+        r->result.file_bytes == sl_layout_finished_bytes(&r->d->layout, r->n_segments))
+        status = mend_end(r, &c, err);
     sl_mem_unmap(r->o.budget, c.buf, 2 * r->d->record_room);
     return status;
 }

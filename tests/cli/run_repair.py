@@ -118,6 +118,7 @@ def places_of(ground):
         "commit area": [2 * at.S + 3 * at.C + 5000], "before the first segment": [at.D - 1],
         "record, first copy": [ground.record(1, 0) + 60], "record, second copy": [ground.record(0, 1) + at.R - 9],
         "last record": [ground.record(ground.n_segments - 1, 0) + 5],
+        "end record, first copy": [len(ground.data) - 2 * SECTOR + 9], "end record, second copy": [len(ground.data) - 7],
         "first part": [ground.part(0, 0) + 10], "part inside": [ground.part(2, 2048) + 4097],
         "unfilled tile group": [ground.part(3, last) + (used - 1) % 16 * at.group[3] + 5],
         "behind the last tile group": [at.group_off(1, ground.n_segments - 1, used)],
@@ -149,7 +150,7 @@ def kinds(ground, draw):
             problems.append(f"{name}: {told['bytes_written']} bytes written, at most {most}")
     report(f"repair: {len(every)} kinds of places one after the other", problems)
     problems = []
-    alone = (3, 9, 100, ground.record(1, 0) + 60)  # the other copy is hit, too
+    alone = (3, 9, 100, ground.record(1, 0) + 60, len(ground.data) - 7)  # the other copy is hit, too
     ground.spoil([at for places in every.values() for at in places if at not in alone], draw)
     ground.repaired(problems, "all")
     whole = ground.run(*ground.repair())
@@ -228,6 +229,18 @@ def lost(ground, draw):
     if done.returncode != 4 or b"superblock" not in done.stderr:
         problems.append(f"exit code {done.returncode}: {done.stderr}")
     report("repair: both superblocks gone", problems)
+    problems = []
+    ground.spoil([len(ground.data) - 7, len(ground.data) - SECTOR - 7, before], draw)
+    told = ground.repaired(problems, "both end records", code=4)
+    if (told["repaired"], told["lost"]) != (1, 1):
+        problems.append(f"{told}")
+    for cut in (SECTOR, ground.at.stride, ground.at.stride + 2 * SECTOR):
+        ground.spoil([before], draw)
+        os.truncate(ground.copy, len(ground.data) - cut)
+        told = ground.repaired(problems, f"cut by {cut} bytes", code=4)
+        if told["repaired"] != 1 or not told["lost"] or ground.copy.read_bytes() != ground.data[:-cut]:
+            problems.append(f"cut by {cut} bytes: {told}")
+    report("repair: cut off, or no end record", problems)
 
 
 def refused(ground, draw):

@@ -202,7 +202,9 @@ static bool is_allowed(const bench *b, size_t at, uint64_t choice)
     const sl_layout *layout = &b->layout;
     if (at < 2 * layout->superblock_bytes)
         return (at < layout->superblock_bytes) == (choice % 2 == 0);
-    for (uint64_t segment = 0; sl_layout_segment_off(layout, segment) < b->bytes; segment++) {
+    if (at >= b->bytes - (size_t)2 * SL_FORMAT_END_BYTES)
+        return (at >= b->bytes - SL_FORMAT_END_BYTES) == (choice % 2 == 0);
+    for (uint64_t segment = 0; sl_layout_segment_off(layout, segment + 1) < b->bytes; segment++) {
         uint64_t record = sl_layout_record_off(layout, segment);
         if (at >= record && at < record + 2 * layout->record_bytes)
             return (at < record + layout->record_bytes) == ((choice + segment) % 2 == 0);
@@ -210,7 +212,16 @@ static bool is_allowed(const bench *b, size_t at, uint64_t choice)
     return true;
 }
 
-/* Bits here and there, a sector of rubbish, or the beginnings of all parts of a layer. */
+/* Offset of a layer's part that the token is in. */
+static size_t part_off(const bench *b, uint32_t layer, size_t token)
+{
+    return (size_t)(sl_layout_segment_off(&b->layout, token / SL_SEGMENT_TOKENS) +
+                    sl_geom_block_off(&b->geom, 0, layer) +
+                    token % SL_SEGMENT_TOKENS / SL_PART_TOKENS * sl_geom_part_bytes(&b->geom, layer));
+}
+
+/* Bits here and there, a sector of rubbish, the byte behind the last tile group, or the beginnings of all parts of a
+ * layer. */
 static void spoil(bench *b)
 {
     uint64_t choice = draw(b, 2), n = 1 + draw(b, 40);
@@ -225,12 +236,11 @@ static void spoil(bench *b)
         for (size_t i = 0; i < 4096; i++)
             b->spoilt[sector + i] = (uint8_t)draw(b, 256);
     uint32_t layer = (uint32_t)draw(b, b->geom.n_layers);
-    for (size_t token = 0; n > 30 && token < b->n_tokens; token += SL_PART_TOKENS) {
-        uint64_t off = sl_layout_segment_off(&b->layout, token / SL_SEGMENT_TOKENS) +
-                       sl_geom_block_off(&b->geom, 0, layer) +
-                       token % SL_SEGMENT_TOKENS / SL_PART_TOKENS * sl_geom_part_bytes(&b->geom, layer);
-        b->spoilt[off + draw(b, 64)] ^= 1;
-    }
+    for (size_t token = 0; n > 30 && token < b->n_tokens; token += SL_PART_TOKENS)
+        b->spoilt[part_off(b, layer, token) + draw(b, 64)] ^= 1;
+    size_t groups = ((b->n_tokens - 1) % SL_PART_TOKENS) / SL_TILE + 1;
+    if (draw(b, 2) && groups < SL_PART_TILES)
+        b->spoilt[part_off(b, layer, b->n_tokens - 1) + groups * sl_geom_group_bytes(&b->geom, layer)] ^= 2;
     save(b->path, b->spoilt, b->bytes);
 }
 
@@ -285,11 +295,8 @@ static void spoil_committed(bench *b, size_t n_committed)
         uint32_t layer = (uint32_t)draw(b, b->geom.n_layers);
         size_t left = n_committed - token, groups = (left < SL_PART_TOKENS ? left : SL_PART_TOKENS) / SL_TILE;
         size_t bytes = groups * sl_geom_group_bytes(&b->geom, layer) / 4096 * 4096;
-        uint64_t off = sl_layout_segment_off(&b->layout, token / SL_SEGMENT_TOKENS) +
-                       sl_geom_block_off(&b->geom, 0, layer) +
-                       token % SL_SEGMENT_TOKENS / SL_PART_TOKENS * sl_geom_part_bytes(&b->geom, layer);
         if (bytes > 0)
-            b->spoilt[off + draw(b, bytes)] ^= 16;
+            b->spoilt[part_off(b, layer, token) + draw(b, bytes)] ^= 16;
     }
     /* The newest commit record: the area of the larger generation. */
     uint64_t areas[2] = {sl_layout_area_off(&b->layout, 0), sl_layout_area_off(&b->layout, 1)};
@@ -419,6 +426,9 @@ static void another_checksum_is_refused(void **unused)
     for (size_t copy = 0; copy < 2; copy++)
         memcpy(b.spoilt + off + copy * b.layout.record_bytes, buf, (size_t)b.layout.record_bytes);
     free(buf);
+    const sl_end end = {b.n_tokens, record.checksum, mark};
+    for (size_t copy = 1; copy <= 2; copy++)
+        sl_end_encode(b.spoilt + b.bytes - copy * SL_FORMAT_END_BYTES, &end);
     save(b.path, b.spoilt, b.bytes);
     sl_store_repaired done;
     assert_int_equal(repair(&b, false, &done, &err), SL_DAMAGED);
