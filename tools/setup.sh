@@ -35,6 +35,8 @@ int LLVMFuzzerTestOneInput(const unsigned char *d, unsigned long n) { return d &
         >"$scratch/f.c" && clang -fsanitize=fuzzer,address -o "$scratch/f" "$scratch/f.c" >/dev/null 2>&1
 }
 
+has_mkfs() { PATH="$PATH:/usr/sbin:/sbin" && command -v mkfs.btrfs && command -v mkfs.xfs; }
+
 missing=
 need() { # need PACKAGES TEST...
     packages=$1
@@ -61,6 +63,8 @@ need_group() {
         need binutils command -v objdump
         need python3 has_python
         need util-linux command -v setpriv
+        # only who may mount can use them; their tests are skipped without
+        [ "$(uname -s)" != Linux ] || [ "$(id -u)" != 0 ] || need "btrfs-progs xfsprogs" has_mkfs
         ;;
     model)
         need python3 has_python

@@ -9,7 +9,8 @@ uint64_t sl_store_save_bytes(const sl_geom *geom, uint64_t max_tokens)
 }
 
 /* A conversation over a file is of the file's kind; else of what the options say. */
-static sl_status create_saved(const sl_context *context, const char *path, uint64_t n_tokens, sl_new_file *f, sl_err *err)
+static sl_status create_saved(const sl_context *context, const char *path, uint64_t n_tokens, sl_new_file *f,
+                              sl_err *err)
 {
     sl_engine *engine = context->engine;
     const sl_context_options *o = &context->options;

@@ -290,8 +290,8 @@ static sl_status load_end(sl_durable *d, uint64_t off, sl_end *out, int *bad, sl
         return status;
     if (!has_first && !has_second)
         return sl_err_set(err, SL_DAMAGED,
-                          "%s: no end record at offset %" PRIu64 ": it was cut off, or both copies are damaged", d->path,
-                          off);
+                          "%s: no end record at offset %" PRIu64 ": it was cut off, or both copies are damaged",
+                          d->path, off);
     note(d, "a copy of the end record is damaged, the other is not");
     *bad = has_first ? 1 : 0;
     if (!has_first)

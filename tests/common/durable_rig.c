@@ -35,8 +35,8 @@ uint64_t durable_seed(void)
 static void fill_model(durable_rig *b)
 {
     sl_err err;
-    const sl_kv_options options = {.geom = b->model.geom, .dir = durable_test_dir(), .max_tokens = b->n_all, .n_slots = 2,
-                                   .resident_bytes = UINT64_MAX, .budget = &b->budget};
+    const sl_kv_options options = {.geom = b->model.geom, .dir = durable_test_dir(), .max_tokens = b->n_all,
+                                   .n_slots = 2, .resident_bytes = UINT64_MAX, .budget = &b->budget};
     sl_kv *kv;
     durable_must(sl_kv_create(&options, &kv, &err), &err);
     for (uint32_t i = 0; i < b->model.geom.n_layers; i++)
@@ -49,7 +49,7 @@ static void fill_model(durable_rig *b)
 void durable_rig_start(durable_rig *b, uint64_t seed, uint64_t n_all)
 {
     static const uint32_t dims[] = {32, 64, 96};
-    static uint64_t n_started;
+    static unsigned long n_started;
     memset(b, 0, sizeof *b);
     sl_budget_init(&b->budget, UINT64_MAX);
     kv_model random = {.random = seed * 2 + 1};
@@ -60,9 +60,9 @@ void durable_rig_start(durable_rig *b, uint64_t seed, uint64_t n_all)
     const sl_geom geom = {kv_model_random(&random, 2) ? SL_KV_TYPE_F16 : SL_KV_TYPE_Q8_0, n_layers, layers};
     b->n_all = n_all ? n_all : 1 + kv_model_random(&random, DURABLE_RIG_TOKENS);
     kv_model_init(&b->model, &geom, DURABLE_RIG_TOKENS, seed);
-    snprintf(b->path, sizeof b->path, "%s/durable-%ld-%lu.kv", durable_test_dir(), (long)getpid(), (unsigned long)n_started);
-    snprintf(b->other, sizeof b->other, "%s/durable-%ld-%lu.other.kv", durable_test_dir(), (long)getpid(),
-             (unsigned long)n_started++);
+    unsigned long run = n_started++;
+    snprintf(b->path, sizeof b->path, "%s/durable-%ld-%lu.kv", durable_test_dir(), (long)getpid(), run);
+    snprintf(b->other, sizeof b->other, "%s/durable-%ld-%lu.other.kv", durable_test_dir(), (long)getpid(), run);
     fill_model(b);
 }
 

@@ -1,7 +1,7 @@
-/* Any bytes as a part of a context file: a superblock, a segment record, a commit record, an end record. The first byte says which,
- * and whether checksum and mark are put right first, so that what lies behind them is reached too. What is accepted is
- * walked, and says the same when it is encoded and decoded again; nothing is read past the input, memory stays in
- * proportion. */
+/* Any bytes as a part of a context file: a superblock, a segment record, a commit record, an end record. The first byte
+ * says which, and whether checksum and mark are put right first, so that what lies behind them is reached too. What is
+ * accepted is walked, and says the same when it is encoded and decoded again; nothing is read past the input, memory
+ * stays in proportion. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

@@ -146,8 +146,9 @@ static sl_status build_over(durable_rig *b, const sl_vfs *vfs, uint64_t *committ
 {
     sl_durable_options o = {.vfs = vfs, .path = b->path, .for_writing = true, .allow_ram = true,
                             .max_tokens = b->n_all, .budget = &b->budget};
-    sl_status status = access(b->path, F_OK) == 0 ? sl_durable_open(&o, &b->durable, err)
-                                                  : sl_durable_create(&o, &durable_rig_identity, &b->model.geom, &b->durable, err);
+    sl_status status = access(b->path, F_OK) == 0
+                           ? sl_durable_open(&o, &b->durable, err)
+                           : sl_durable_create(&o, &durable_rig_identity, &b->model.geom, &b->durable, err);
     const sl_kv_options kv = {.geom = b->model.geom, .vfs = vfs, .dir = durable_test_dir(), .max_tokens = b->n_all,
                               .n_slots = 2, .durable = b->durable, .keep = true, .budget = &b->budget};
     status = status == SL_OK ? sl_kv_create(&kv, &b->kv, err) : status;
