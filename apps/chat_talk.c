@@ -274,8 +274,8 @@ sl_status chat_talk_ask(chat_talk *t, const char *message, size_t size, sl_err *
 sl_status chat_talk_rewind(chat_talk *t, size_t n_questions, sl_err *err)
 {
     if (n_questions > t->n_questions)
-        return sl_text_error(err, SL_REFUSED, "there %s %zu question%s to take back%s", t->n_questions == 1 ? "is" : "are",
-                             t->n_questions, t->n_questions == 1 ? "" : "s",
+        return sl_text_error(err, SL_REFUSED, "there %s %zu question%s to take back%s",
+                             t->n_questions == 1 ? "is" : "are", t->n_questions, t->n_questions == 1 ? "" : "s",
                              t->store ? " (a file's first message stays)" : "");
     size_t n_tokens = t->questions[t->n_questions - n_questions];
     /* of an empty conversation one token stays: the template goes on from there */

@@ -104,7 +104,7 @@ void sl_chat_deinit(sl_engine *engine, sl_chat *chat)
     sl_tokens_free(engine, &chat->next);
 }
 
-/* ------------------------------------------------------------------------------------------------------------ places */
+/* ----------------------------------------------------------------------------------------------------------- places */
 
 /* NULL: a message, as long as its writer made it. */
 static const sl_tokens *piece_of(const sl_chat *chat, sl_chat_part part)

@@ -439,8 +439,8 @@ def main():
                 continue
             try:
                 problems = function(ground)
-            except (RuntimeError, subprocess.TimeoutExpired) as error:
-                problems = [str(error)]
+            except (RuntimeError, OSError, subprocess.TimeoutExpired) as error:
+                problems = [f"{type(error).__name__}: {error}"]
             failed += bool(problems)
             word = "SKIP" if problems is None else "FAIL" if problems else "PASS"
             print(f"{word} chat: {function.__doc__}" + "".join(f"\n    {p}" for p in (problems or [])[:8]), flush=True)

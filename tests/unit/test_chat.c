@@ -13,13 +13,14 @@
 
 #include "common/tiny_model.h"
 
-static sl_engine *open_engine(tiny_model model)
+static sl_engine *open_engine_for(tiny_model model, bool vocab_only)
 {
     const char *dir = getenv("SLUICE_TEST_DIR");
     char path[256];
     snprintf(path, sizeof path, "%s/sluice-chat-%ld.gguf", dir ? dir : "/var/tmp", (long)getpid());
     assert_true(tiny_model_write(&model, path));
-    const sl_engine_options options = {.model_path = path, .n_threads = 1, .vocab_only = true};
+    const sl_engine_options options = {.model_path = path, .ram_bytes = UINT64_C(1) << 30, .n_threads = 1,
+                                       .vocab_only = vocab_only};
     sl_engine *engine = NULL;
     sl_err err = {SL_OK, ""};
     sl_status status = sl_engine_open(&options, &engine, &err);
@@ -27,6 +28,11 @@ static sl_engine *open_engine(tiny_model model)
     if (status != SL_OK)
         fail_msg("%s", err.text);
     return engine;
+}
+
+static sl_engine *open_engine(tiny_model model)
+{
+    return open_engine_for(model, true);
 }
 
 /* Behind `out`: pieces of text, each tokenised apart, marks read as such where the first letter is '!'. */
@@ -228,6 +234,93 @@ static void questions_are_found_where_they_can_be_taken_back(void **unused)
     sl_engine_close(engine);
 }
 
+/* ------------------------------------------------------------------------------------------- by a user of the library */
+
+enum { MOST_DRAWN = 30 };
+
+typedef struct drawn {
+    int32_t ids[MOST_DRAWN];
+    size_t n;
+} drawn;
+
+static bool note_id(void *arg, int32_t id, const char *text, size_t size)
+{
+    (void)text;
+    (void)size;
+    drawn *d = arg;
+    if (id >= 0)
+        d->ids[d->n++] = id;
+    return true;
+}
+
+static drawn draw(sl_context *context, const sl_tokens *fed)
+{
+    drawn d = {.n = 0};
+    const sl_draw_options options = {.temp = 1.2f, .top_p = 0.9f, .seed = 3, .predict_tokens = MOST_DRAWN,
+                                     .max_drafts = 3, .token = note_id, .arg = &d};
+    sl_draw_result result;
+    sl_err err = {SL_OK, ""};
+    if (sl_context_feed(context, fed->ids, fed->n, NULL, NULL, &err) != SL_OK ||
+        sl_context_generate(context, &options, &result, &err) != SL_OK)
+        fail_msg("%s", err.text);
+    return d;
+}
+
+static drawn ask(sl_engine *engine, sl_context *context, const char *question)
+{
+    const sl_tokens stored = {(int32_t *)(uintptr_t)sl_context_ids(context), sl_context_n_tokens(context), 0};
+    sl_tokens prompt = {0};
+    sl_err err = {SL_OK, ""};
+    if (prompt_behind(engine, &stored, stored.n, question, &prompt, &err) != SL_OK)
+        fail_msg("%s", err.text);
+    drawn d = draw(context, &prompt);
+    sl_tokens_free(engine, &prompt);
+    return d;
+}
+
+static void add_drawn(sl_engine *engine, sl_tokens *out, const drawn *d, const char *behind)
+{
+    for (size_t i = 0; i < d->n && d->ids[i] != TINY_TOK_IM_END; i++) {
+        add_text(engine, out, "x"); /* room for one */
+        out->ids[out->n - 1] = d->ids[i];
+    }
+    add_text(engine, out, behind);
+}
+
+/* Three turns, and a fourth that is taken back, are the template's text fed at once to a context that does not talk. */
+static void turns_are_the_template_fed_at_once(void **unused)
+{
+    (void)unused;
+    sl_engine *engine = open_engine_for(tiny_model_of_seed(4), false);
+    const char *const questions[] = {"who?", "why the cat?", "when?"};
+    sl_context_options options = {.prompt_tokens = 600, .predict_tokens = MOST_DRAWN, .max_drafts = 3, .talk = true};
+    sl_context *talk = NULL, *plain = NULL;
+    sl_tokens whole = tokens_of(engine, (const char *[]){HEAD, NULL});
+    sl_err err = {SL_OK, ""};
+    assert_int_equal(SL_OK, sl_context_create(engine, &options, &talk, &err));
+    options.talk = false;
+    for (size_t i = 0; i < 3; i++) {
+        add_text(engine, &whole, questions[i]);
+        add_text(engine, &whole, ASK);
+        size_t n_before = sl_context_n_tokens(talk);
+        drawn said = ask(engine, talk, questions[i]);
+        assert_int_equal(SL_OK, sl_context_rewind(talk, n_before ? n_before : 1, &err));
+        (void)ask(engine, talk, "something else");
+        assert_int_equal(SL_OK, sl_context_rewind(talk, n_before ? n_before : 1, &err));
+        drawn again = ask(engine, talk, questions[i]);
+        assert_memory_equal(&said, &again, sizeof said);
+        assert_memory_equal(whole.ids, sl_context_ids(talk), whole.n * sizeof *whole.ids);
+        assert_int_equal(SL_OK, sl_context_create(engine, &options, &plain, &err));
+        drawn fresh = draw(plain, &whole);
+        sl_context_destroy(plain);
+        assert_memory_equal(&said, &fresh, sizeof said);
+        add_drawn(engine, &whole, &said, NEXT);
+    }
+    sl_context_destroy(talk);
+    sl_tokens_free(engine, &whole);
+    sl_engine_close(engine);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -236,6 +329,7 @@ int main(void)
         cmocka_unit_test(a_document_joins_an_open_message_too),
         cmocka_unit_test(what_is_no_conversation_is_refused),
         cmocka_unit_test(questions_are_found_where_they_can_be_taken_back),
+        cmocka_unit_test(turns_are_the_template_fed_at_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
