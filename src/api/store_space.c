@@ -34,12 +34,15 @@ static uint64_t with_tables(uint64_t bytes)
     return bytes + bytes / 2048 + 16 * SL_SECTOR_BYTES;
 }
 
-/* Records, twice each, while tokens [from, to) of one segment come in: a commit every `step` of them. */
+/* Records, twice each, while tokens [from, to) of one segment come in: a commit every `step` of them, on whole tiles;
+ * before the first one what a finished file has of the segment, since it will be written over. */
 static uint64_t segment_commits(const sl_geom *geom, uint64_t from, uint64_t to, uint64_t step)
 {
     const sl_layout layout = sl_layout_of(geom);
     uint64_t bytes = 2 * layout.record_bytes;
-    for (uint64_t at = from + step; at < to; at += step)
+    if (from > 0)
+        bytes += 2 * up_sector(sl_commit_record_bytes(geom, from));
+    for (uint64_t at = (from + step) / SL_TILE * SL_TILE; at < to; at += step)
         bytes += 2 * up_sector(sl_commit_record_bytes(geom, at));
     return to < SL_SEGMENT_TOKENS ? bytes + 2 * up_sector(sl_commit_record_bytes(geom, to)) : bytes;
 }

@@ -216,7 +216,10 @@ def room(ground):
         problems.append("a file was made that could not be finished")
     most = told["disk_bytes"]
     planned = json.loads(ground.run(ground.argv("plan", "-m", ground.model, "--tokens", told["tokens"], "--rows", 1, "--kv",
-                                                "f16", "--ram", "64M", "--json")).stdout)
+                                                "f16", "--ram", "64M", "--drive-tb", "2", "--json")).stdout)
+    if abs(planned["file_drive_writes"] * 2e12 - planned["file_written_bytes"]) > 1 or \
+            not 0.97 < planned["file_written_bytes"] / told["bytes_written"] < 1.03:
+        problems.append(f"the plan: {planned}")
     if planned["file_bytes"] != most:
         problems.append(f"the plan has {planned['file_bytes']} bytes for a file, prefill {most}")
     # at every moment, by whatever way: at once, by small commits, a part and then the rest
@@ -227,7 +230,8 @@ def room(ground):
         if name != "the rest":
             path.unlink(missing_ok=True)
         seen, done = watched(ground.prefill(path, *files, commit=commit, extra=("--max-disk", limit)), path)
-        if done.returncode or seen > json.loads(done.stdout)["disk_bytes"]:
+        told = json.loads(done.stdout or b"{}")
+        if done.returncode or seen > told["disk_bytes"] or not 0.94 < told["estimated_bytes"] / told["bytes_written"] < 1.06:
             problems.append(f"{name}: {seen} bytes: {done.stdout.decode()} {done.stderr.decode()}")
     report("disk: --max-disk, --drive-tb, what is foretold", problems)
 
