@@ -48,6 +48,12 @@ static sl_status remove_one(const char *path, bool wants_wipe, sl_err *err)
     const sl_store_options options = {.path = path, .for_writing = true};
     sl_store *store = NULL;
     sl_status status = sl_store_open(NULL, &options, &store, err);
+    sl_store_info info = {.is_finished = true};
+    if (status == SL_OK)
+        sl_store_get_info(store, &info);
+    if (!info.is_finished)
+        fprintf(stderr, "sluice: %s is unfinished: %llu of %llu tokens\n", path, (unsigned long long)info.n_tokens,
+                (unsigned long long)info.intended_tokens);
     bool is_removable = status == SL_OK || (status == SL_DAMAGED && cli_is_context(path));
     if (is_removable)
         status = wants_wipe ? wipe(path, err) : SL_OK;

@@ -193,6 +193,17 @@ static sl_status open_replacement(prefill_file *f, const prefill_request *q, siz
     return SL_OK;
 }
 
+/* Of an earlier --replace by another text, perhaps; nothing of it is needed. */
+static void warn_of_beside(const char *output)
+{
+    char *beside = prefill_beside(output);
+    if (beside && access(beside, F_OK) == 0)
+        fprintf(stderr, "sluice: warning: %s is there, from a 'prefill --replace' that was not finished: its own command "
+                        "goes on with it, 'sluice rm' removes it\n",
+                beside);
+    free(beside);
+}
+
 static sl_status open_present(prefill_file *f, const prefill_request *q, sl_err *err)
 {
     sl_store_info stored;
@@ -201,8 +212,10 @@ static sl_status open_present(prefill_file *f, const prefill_request *q, sl_err 
         return status;
     size_t same = find_same(q, &stored);
     f->n_kept = same;
-    if (same == stored.n_tokens)
+    if (same == stored.n_tokens) {
+        warn_of_beside(q->output);
         return check_room(f, q, 0, err);
+    }
     if (q->replace)
         return open_replacement(f, q, same, err);
     char advice[128];
