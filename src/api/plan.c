@@ -296,10 +296,12 @@ static sl_status spend(const sl_engine *engine, const sl_context_options *option
     plan->resident_bytes = min_u64(less(room, plan->window_bytes), kv_bytes);
     plan->decode_resident_bytes = min_u64(plan->resident_bytes + window_leaves(session), kv_bytes);
     session->kv.resident_bytes = plan->resident_bytes;
-    /* A kept context is written whole; what a file holds already is not written again. */
-    if (plan->resident_bytes == kv_bytes && !options->keep)
+    /* A kept context is written whole, but for what its file holds; another keeps its own parts, from the one on that a
+     * file's tokens end in, in memory before any others (store/parts.h). */
+    uint64_t stored = stored_tokens(options), there = options->keep ? stored : stored / SL_PART_TOKENS * SL_PART_TOKENS;
+    if (!options->keep && plan->resident_bytes >= less(kv_bytes, there * plan->kv_token_bytes))
         plan->disk_bytes = 0;
-    plan->disk_bytes = less(plan->disk_bytes, stored_tokens(options) * plan->kv_token_bytes);
+    plan->disk_bytes = less(plan->disk_bytes, there * plan->kv_token_bytes);
     return SL_OK;
 }
 

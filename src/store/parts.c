@@ -75,13 +75,13 @@ static uint32_t rotated_layer(const sl_parts *parts, uint64_t part, uint32_t i)
     return (uint32_t)((i + part % n * step) % n);
 }
 
-/* Marks free parts along the sequence (part index first, so that every prefix of the context gets its share) whenever
- * their bytes times `share` have added up to one; returns the bytes marked, at most `most`. */
-static uint64_t choose(sl_parts *parts, double share, uint64_t most)
+/* Marks free parts from index `first` on along the sequence (part index first, so that every prefix of the context gets
+ * its share) whenever their bytes times `share` have added up to one; returns the bytes marked, at most `most`. */
+static uint64_t choose(sl_parts *parts, uint64_t first, double share, uint64_t most)
 {
     uint64_t chosen = 0;
     double credit = 0;
-    for (uint64_t part = 0; part < parts->n_parts; part++) {
+    for (uint64_t part = first; part < parts->n_parts; part++) {
         for (uint32_t i = 0; i < parts->geom->n_layers; i++) {
             uint32_t layer = rotated_layer(parts, part, i);
             size_t at = sl_parts_at(parts, layer, part);
@@ -123,9 +123,13 @@ sl_status sl_parts_raise(sl_parts *parts, uint64_t resident_bytes, sl_err *err)
     uint64_t extra = resident_bytes - parts->chosen_bytes;
     uint64_t left = parts->total_bytes - parts->chosen_bytes;
     extra = extra < left ? extra : left;
-    uint64_t chosen = choose(parts, extra == left ? 1.0 : (double)extra / (double)left, extra);
+    /* What would be written to a file over another one comes first: where it all fits there need be no such file. */
+    uint64_t chosen = choose(parts, parts->own_part, 1.0, extra);
+    uint64_t more = extra - chosen;
+    if (more > 0)
+        chosen += choose(parts, 0, extra == left ? 1.0 : (double)more / (double)(left - chosen), more);
     /* What rounding left over still holds some smaller part. */
-    chosen += choose(parts, 1.0, extra - chosen);
+    chosen += choose(parts, 0, 1.0, extra - chosen);
     if (chosen == 0)
         return SL_OK;
     sl_parts_region *region = NULL;

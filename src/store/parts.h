@@ -1,7 +1,8 @@
 /* The table of parts: which stay in memory, where, and the checksums of those on flash.
  *
- * Owns: the memory of resident parts. Which parts are resident is fixed by arithmetic over (layer, part index), spread
- * evenly over layers and over every prefix of the context: a cyclic walk would defeat any choice by recent use.
+ * Owns: the memory of resident parts. Which parts are resident is fixed by arithmetic over (layer, part index): of a
+ * context over a file first those that are its own, then, spread evenly over layers and over every prefix of the
+ * context, the others. A cyclic walk would defeat any choice by recent use.
  *
  * Thread rule: none of its own; the stream's lock guards places and checksums of parts that the reader may see. */
 #ifndef SL_PARTS_H

@@ -1,5 +1,6 @@
 /* The first tokens of a context, whatever their number: read alone, or kept when the rest is forgotten. They are then,
  * bit for bit, the context that was never longer. */
+#include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,6 +12,7 @@
 
 #include "common/durable_rig.h"
 #include "common/effort.h"
+#include "common/fault_vfs.h"
 
 static void append_up_to(durable_rig *b, uint64_t n)
 {
@@ -233,6 +235,49 @@ static void failed_cut_is_told(void **unused)
     durable_rig_stop(&b);
 }
 
+/* A reader whose own tokens fit the memory that it may use needs no disk; one that needs it says which. */
+static void reader_on_a_full_disk(void **unused)
+{
+    (void)unused;
+    static durable_rig b;
+    sl_err err;
+    for (uint64_t i = 0; i < (EFFORT_IS_SMALL ? 4 : 12); i++) {
+        durable_rig_start(&b, durable_seed() + 20000 + i, 0);
+        uint64_t n_all = b.n_all, own_bytes = 0;
+        b.n_all = 1 + kv_model_random(&b.model, n_all);
+        uint64_t n_base = b.n_all, first_own = n_base / SL_PART_TOKENS * SL_PART_TOKENS;
+        make_file(&b, i % 2 == 0);
+        b.n_all = n_all;
+        for (uint32_t k = 0; k < b.model.geom.n_layers; k++)
+            own_bytes += (n_all - first_own) / SL_TILE * sl_geom_group_bytes(&b.model.geom, k);
+        fault_vfs vfs;
+        fault_vfs_init(&vfs, FAULT_OPEN, ENOSPC, UINT64_MAX / 2);
+        const sl_durable_options options = {.vfs = &vfs.vfs, .path = b.path, .max_tokens = n_all,
+                                            .budget = &b.budget};
+        durable_must(sl_durable_open(&options, &b.durable, &err), &err);
+        vfs.n = atomic_load(&vfs.n_calls) + 1;
+        vfs.n_in_row = UINT64_MAX / 4;
+        sl_kv_options kv = {.geom = b.model.geom, .vfs = &vfs.vfs, .dir = durable_test_dir(), .max_tokens = n_all,
+                            .resident_bytes = own_bytes, .n_slots = 2, .durable = b.durable, .budget = &b.budget};
+        durable_must(sl_kv_create(&kv, &b.kv, &err), &err);
+        append_up_to(&b, n_all);
+        durable_rig_walk(&b, n_all);
+        durable_must(sl_kv_truncate(b.kv, n_base, &err), &err);
+        append_up_to(&b, n_all);
+        durable_rig_walk(&b, n_all);
+        sl_kv_destroy(b.kv);
+        assert_int_equal(vfs.n_hits, 0);
+        kv.resident_bytes = 0;
+        sl_status status = sl_kv_create(&kv, &b.kv, &err);
+        for (uint32_t k = 0; status == SL_OK && k < b.model.geom.n_layers; k++)
+            status = sl_kv_append(b.kv, k, durable_rig_groups(&b, k, n_base), n_all - n_base, &err);
+        if (vfs.n_hits > 0)
+            assert_true(status == SL_FAILED && strstr(err.text, strerror(ENOSPC)));
+        durable_rig_close(&b);
+        durable_rig_stop(&b);
+    }
+}
+
 static void refusals(void **unused)
 {
     (void)unused;
@@ -260,6 +305,7 @@ int main(void)
         cmocka_unit_test(cut_equals_plain),
         cmocka_unit_test(uneven_layers_are_cut),
         cmocka_unit_test(failed_cut_is_told),
+        cmocka_unit_test(reader_on_a_full_disk),
         cmocka_unit_test(refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
