@@ -63,6 +63,7 @@ sluice_test(prop test_save)
 sluice_test(prop test_durable_end)
 sluice_test(prop test_durable_fork)
 sluice_test(prop test_durable_crash)
+sluice_test(prop test_large_files)
 sluice_test(prop test_repair)
 sluice_test(prop test_repair_crash)
 
