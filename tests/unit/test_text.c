@@ -121,6 +121,31 @@ static void progress_in_a_pipe_is_a_line_every_ten_seconds(void **state)
     free(text);
 }
 
+static void progress_has_room_for_a_note(void **state)
+{
+    (void)state;
+    for (int is_terminal = 0; is_terminal < 2; is_terminal++) {
+        char text[512];
+        FILE *file = tmpfile();
+        assert_non_null(file);
+        sl_progress progress;
+        sl_progress_init(&progress, file, is_terminal);
+        progress.note = "12% committed, 3.00 MiB written";
+        sl_progress_state at = {"prefill", "tokens", 0, 400};
+        sl_progress_update(&progress, &at, 100.0);
+        at.done = 200;
+        sl_progress_update(&progress, &at, 110.0);
+        rewind(file);
+        text[fread(text, 1, sizeof text - 1, file)] = '\0';
+        fclose(file);
+        const char *wanted = is_terminal
+                                 ? "\033[?7lprefill [#####.....]  50% 200/400 tokens, 20/s, 10.0 s left; 12% committed, "
+                                   "3.00 MiB written\033[?7h"
+                                 : "prefill 200/400 tokens, 20/s, 10.0 s left; 12% committed, 3.00 MiB written\n";
+        assert_non_null(strstr(text, wanted));
+    }
+}
+
 static void progress_foresees_growing_cost(void **state)
 {
     (void)state;
@@ -179,6 +204,7 @@ int main(void)
         cmocka_unit_test(formats_numbers),
         cmocka_unit_test(error_text_is_one_line),
         cmocka_unit_test(progress_in_a_pipe_is_a_line_every_ten_seconds),
+        cmocka_unit_test(progress_has_room_for_a_note),
         cmocka_unit_test(progress_foresees_growing_cost),
         cmocka_unit_test(progress_of_a_short_phase_is_silent_in_a_pipe),
         cmocka_unit_test(progress_on_a_terminal_leaves_a_clean_line),
