@@ -381,7 +381,8 @@ void sl_context_get_stats(const sl_context *context, sl_stats *out)
     out->kv_bytes = sl_kv_tokens(sl_session_kv(context->session), context->engine->hp.n_layers - 1) *
                     context->plan.kv_token_bytes;
     /* tails too, where nothing went to a file */
-    out->resident_bytes = kv.bytes_written > 0 ? kv.bytes_resident : out->kv_bytes;
+    bool is_on_flash = kv.bytes_written > 0 || context->has_store;
+    out->resident_bytes = is_on_flash ? kv.bytes_resident : out->kv_bytes;
     out->bytes_read = kv.bytes_read;
     out->bytes_written = kv.bytes_written;
     out->bytes_visited = kv.bytes_visited;

@@ -17,6 +17,7 @@ enum {
     RING_SHARE = 6,      /* of what is left for a context, the ring takes one part in so many, */
     MOST_RING_SHARE = 4, /* or, to hold all reads in flight, one part in so many at most */
     IN_FLIGHT_BYTES = 32 << 20, /* where nothing is known of the disk */
+    TALK_WINDOW_SHARE = 4, /* of what is left where feeds and answers alternate, the window takes one part in so many */
     SLACK_BYTES = 64 << 10, /* alignment of a handful of mappings */
     NOISE_BYTES = 512 << 10, /* by which the program's own resident set differs from run to run */
     COMMIT_SECONDS = 60,
@@ -173,7 +174,7 @@ static uint64_t bytes_with_window(sl_session_options *session, size_t rows)
 /* The largest window that fits `room` and of which a whole number makes a segment: then windows end on segments. */
 static size_t choose_window(sl_session_options *session, size_t prompt_tokens, uint64_t room)
 {
-    enum { TALK_ROWS = 1024 }; /* what a message has at most, as a rule; the memory stays with the window for good */
+    enum { TALK_ROWS = 1024 }; /* what a message has at most, as a rule */
     if (session->talks && prompt_tokens > TALK_ROWS)
         prompt_tokens = TALK_ROWS;
     size_t most = (prompt_tokens + SL_TILE - 1) / SL_TILE * SL_TILE;
@@ -290,8 +291,10 @@ static sl_status spend(const sl_engine *engine, const sl_context_options *option
         return refuse(plan, err);
     plan->ring_bytes = N_SLOTS * session->kv.slot_bytes;
     room = less(room, plan->ring_bytes);
+    /* A talk's window keeps its memory for good, and its passes are mostly short: resident parts come first. */
+    uint64_t for_window = session->talks ? max_u64(less(room, kv_bytes), room / TALK_WINDOW_SHARE) : room;
     if (!options->window_tokens)
-        plan->window_tokens = choose_window(session, options->prompt_tokens, room);
+        plan->window_tokens = choose_window(session, options->prompt_tokens, for_window);
     plan->window_bytes = bytes_with_window(session, plan->window_tokens);
     plan->resident_bytes = min_u64(less(room, plan->window_bytes), kv_bytes);
     plan->decode_resident_bytes = min_u64(plan->resident_bytes + window_leaves(session), kv_bytes);
