@@ -126,7 +126,7 @@ class Crash:
                 self.problems.append(f"verify: {checked.stdout.decode()} {checked.stderr.decode()}")
         if now < before:
             self.problems.append(f"{before} tokens were committed, {now} after a kill")
-        lost = self.stored() - now if self.torn.exists() else 0
+        lost = self.stored() - now if self.torn.exists() and now < tokens else 0  # else the last block is cut short
         self.most_lost = max(self.most_lost, lost)
         if lost > self.commit_tokens:
             self.problems.append(f"{now} tokens are committed, {lost} more were computed and are lost")
