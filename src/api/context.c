@@ -120,7 +120,7 @@ sl_status sl_engine_plan(sl_engine *engine, const sl_context_options *options, s
     return planned;
 }
 
-/* ------------------------------------------------------------------------------------------------------ order of calls */
+/* --------------------------------------------------------------------------------------------------- order of calls */
 
 sl_status sl_context_expect(const sl_context *context, unsigned states, const char *what, sl_err *err)
 {
