@@ -137,7 +137,7 @@ static void start(bench *b, uint64_t seed, size_t n_tokens)
     model.n_layers = 1 + (uint32_t)draw(b, MAX_LAYERS);
     model.n_kv_heads = 1 + (uint32_t)draw(b, 3);
     model.n_heads = model.n_kv_heads * (1 + (uint32_t)draw(b, 2));
-    model.head_dim = 32 << draw(b, 2);
+    model.head_dim = 32u << draw(b, 2);
     model.hidden = model.ffn = 64;
     model.n_context = 16384;
     dir = dir ? dir : "/var/tmp";
