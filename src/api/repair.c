@@ -2,6 +2,7 @@
  * token ids, part after part, over what lies before. */
 #include <inttypes.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "api/plan.h"
 #include "api/store.h"
@@ -173,6 +174,19 @@ static sl_status repair_parts(repairing *r, const sl_repair_work *work, sl_err *
 
 /* ---- all of it ---- */
 
+/* While the lock is waited for, the name may go to another file (sl_store_rename): that one was meant. */
+static sl_status open_named(repairing *r, const sl_repair_options *options, sl_err *err)
+{
+    struct stat before, after;
+    bool was_there = stat(options->path, &before) == 0;
+    sl_status status = sl_repair_open(options, &r->repair, err);
+    if (status != SL_OK || options->dry_run)
+        return status;
+    if (was_there && stat(options->path, &after) == 0 && after.st_dev == before.st_dev && after.st_ino == before.st_ino)
+        return SL_OK;
+    return sl_err_set(err, SL_REFUSED, "%s: its name went to another file just now", options->path);
+}
+
 static sl_status open_file(repairing *r, sl_err *err)
 {
     sl_engine *engine = r->engine;
@@ -184,7 +198,7 @@ static sl_status open_file(repairing *r, sl_err *err)
                                        .told = give_damage,
                                        .progress = give_bytes,
                                        .arg = r};
-    sl_status status = sl_repair_open(&options, &r->repair, err);
+    sl_status status = open_named(r, &options, err);
     if (status != SL_OK)
         return status;
     r->store.engine = engine;
