@@ -199,8 +199,8 @@ static void warn_of_beside(const char *output)
     char *beside = prefill_beside(output);
     if (beside && access(beside, F_OK) == 0)
         fprintf(stderr,
-                "sluice: warning: %s is there, from a 'prefill --replace' that was not finished: its own command goes on "
-                "with it, 'sluice rm' removes it\n",
+                "sluice: warning: %s is there, from a 'prefill --replace' that was not finished: its own command goes "
+                "on with it, 'sluice rm' removes it\n",
                 beside);
     free(beside);
 }

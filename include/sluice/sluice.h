@@ -90,8 +90,8 @@ typedef struct sl_prompt {
     /* with stored and chat: all the tokens that the context holds (sl_store_info.ids, sl_context_ids). They tell where
      * the conversation stands: the question joins a user message that is open (a document behind the template's
      * head), else it is a new one, behind the end of the answer, which is added where the answer has none. None: as if
-     * not stored. SL_REFUSED: they are no text in this template. So each turn of a talk is this prompt over the context's
-     * own tokens, a feed and a generate. */
+     * not stored. SL_REFUSED: they are no text in this template. So each turn of a talk is this prompt over the
+     * context's own tokens, a feed and a generate. */
     const int32_t *stored_ids; /* borrowed for the call */
     size_t n_stored;
     bool whole; /* a text with its end, not one to be continued: EOS too, if the model file says so */

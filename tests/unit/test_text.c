@@ -138,11 +138,9 @@ static void progress_has_room_for_a_note(void **state)
         rewind(file);
         text[fread(text, 1, sizeof text - 1, file)] = '\0';
         fclose(file);
-        const char *wanted = is_terminal
-                                 ? "\033[?7lprefill [#####.....]  50% 200/400 tokens, 20/s, 10.0 s left; 12% committed, "
-                                   "3.00 MiB written\033[?7h"
-                                 : "prefill 200/400 tokens, 20/s, 10.0 s left; 12% committed, 3.00 MiB written\n";
-        assert_non_null(strstr(text, wanted));
+        assert_non_null(strstr(text, is_terminal ? "\033[?7lprefill [#####.....]  50% 200/400" : "prefill 200/400"));
+        assert_non_null(strstr(text, " tokens, 20/s, 10.0 s left; 12% committed, 3.00 MiB written"));
+        assert_non_null(strstr(text, is_terminal ? "written\033[?7h" : "written\n"));
     }
 }
 
