@@ -54,6 +54,8 @@ static bool parse(run_options *o, int argc, char **argv, int *exit_code, sl_err 
         text = "a document (-f) or a context (-c), not both";
     else if (o->store && (!o->question || !*o->question))
         text = "a context (-c) needs a question (-p)";
+    else if (o->machine.file && cli_is_context(o->machine.file))
+        text = "the document (-f) is a context file: give it with -c";
     else if (o->append && !o->store)
         text = "--append needs a context file to append to (-c)";
     else if (!o->machine.file && !o->question && !o->store)

@@ -48,9 +48,13 @@ static bool parse(score_state *s, int argc, char **argv, int *exit_code, sl_err 
     sl_args_result result;
     if (!cli_parse(&table, argc, argv, &result, exit_code, err))
         return false;
+    const char *text = NULL;
     if (!s->machine.file)
-        *exit_code = (int)sl_text_error(err, SL_USAGE, "nothing to read: give a text (-f)");
-    return s->machine.file != NULL;
+        text = "nothing to read: give a text (-f)";
+    else if (cli_is_context(s->machine.file))
+        text = "the text (-f) is a context file: give it with -c, and what goes on from it with -f";
+    *exit_code = text ? (int)sl_text_error(err, SL_USAGE, "%s", text) : (int)SL_OK;
+    return text == NULL;
 }
 
 static void print_row_json(score_state *s, const sl_score *score)

@@ -273,7 +273,10 @@ def refusals(ground):
     before = digest(book)
     cases = [
         ("no context", ground.argv("run", "-m", ground.model, "-p", "x", "--append"), 2, "--append needs"),
-        ("with a document", ground.argv("run", "-m", ground.model, "-f", book, "-p", "x", "--append"), 2, "--append needs"),
+        ("with a document", ground.argv("run", "-m", ground.model, "-f", ground.folder / "doc.txt", "-p", "x", "--append"), 2,
+         "--append needs"),
+        ("a context as the document", ground.argv("run", "-m", ground.model, "-f", book, "-p", "x"), 2, "give it with -c"),
+        ("a context as the text", ground.argv("score", "-m", ground.model, "-f", book), 2, "give it with -c"),
         ("no such file", ground.append(ground.folder / "none.kv", "x"), 1, "none.kv"),
         ("not a context", ground.append(ground.model, "x"), 4, "model.gguf"),
         ("chat without --chat", ground.append(chat_book, "x"), 3, "--chat"),
