@@ -112,7 +112,7 @@ chat_edit *chat_edit_create(FILE *out, chat_event (*next)(void *arg, unsigned ch
     el_set(e->el, EL_SIGNAL, 0);
     el_source(e->el, NULL); /* ~/.editrc */
     el_set(e->el, EL_GETCFN, read_character);
-    el_set(e->el, EL_ADDFN, "sluice-cancel", "forget the line", cancel_line);
+    el_wset(e->el, EL_ADDFN, L"sluice-cancel", L"forget the line", cancel_line); /* el_set leaks its copies */
     el_set(e->el, EL_BIND, "^C", "sluice-cancel", NULL);
     el_set(e->el, EL_BIND, "-a", "^C", "sluice-cancel", NULL);
     return e;
