@@ -92,19 +92,25 @@ void sl_durable_close(sl_durable *d)
     sl_mem_free(budget, d);
 }
 
+/* A reader whom a writer has overtaken looks again: a few commits cannot come between two reads for ever. */
 sl_status sl_durable_open(const sl_durable_options *options, sl_durable **out, sl_err *err)
 {
+    enum { LOOKS = 20 };
     *out = NULL;
-    sl_durable *d = NULL;
-    sl_status status = sl_durable_new(options, &d, err);
-    if (status == SL_OK)
-        status = sl_durable_read_all(d, err);
-    if (status != SL_OK) {
+    for (int look = 1;; look++) {
+        sl_durable *d = NULL;
+        sl_status status = sl_durable_new(options, &d, err);
+        if (status == SL_OK)
+            status = sl_durable_read_all(d, err);
+        if (status == SL_OK) {
+            *out = d;
+            return SL_OK;
+        }
+        bool again = d && d->was_overtaken && !options->for_writing && look < LOOKS;
         sl_durable_close(d);
-        return status;
+        if (!again)
+            return status;
     }
-    *out = d;
-    return SL_OK;
 }
 
 /* ---- writing ---- */

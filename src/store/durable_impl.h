@@ -19,6 +19,7 @@ struct sl_durable {
     uint64_t last;       /* of the last record, while opening */
     bool is_finished;
     bool has_damaged_commit; /* seen while opening */
+    bool was_overtaken;      /* by a writer, while opening: what was found whole was another thing a moment later */
     bool is_lost; /* a sync failed: what was written before it may be gone, and no later sync would tell */
     uint64_t n_commits, bytes_written;
     char note[160]; /* empty: nothing to note */

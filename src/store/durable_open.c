@@ -113,6 +113,14 @@ static sl_status read_commit(sl_durable *d, uint8_t *buf, unsigned copy, sl_comm
                             d->superblock.checksum, out, found);
 }
 
+/* A copy that was whole: if it is not any more, the next commits or the end of the file have come over it. */
+static sl_status read_again(sl_durable *d, uint8_t *buf, unsigned copy, sl_commit *out, sl_err *err)
+{
+    sl_status status = read_commit(d, buf, copy, out, err);
+    d->was_overtaken = status == SL_DAMAGED || (status != SL_OK && !err->text[0]);
+    return status;
+}
+
 sl_status sl_durable_find_commit(sl_durable *d, uint8_t *buf, sl_commit *best, unsigned *found_copy, sl_err *err)
 {
     *found_copy = SL_DURABLE_COMMITS;
@@ -131,7 +139,7 @@ sl_status sl_durable_find_commit(sl_durable *d, uint8_t *buf, sl_commit *best, u
             return sl_err_set(err, status, "%s", found.text);
         }
     }
-    return *found_copy < SL_DURABLE_COMMITS ? read_commit(d, buf, *found_copy, best, err) : SL_OK;
+    return *found_copy < SL_DURABLE_COMMITS ? read_again(d, buf, *found_copy, best, err) : SL_OK;
 }
 
 /* ---- records ---- */
@@ -344,7 +352,7 @@ static sl_status load_state(sl_durable *d, uint64_t size, sl_err *err)
     if (status == SL_OK)
         status = sl_durable_take_memory(d, most, err);
     if (status == SL_OK && copy < SL_DURABLE_COMMITS)
-        status = read_commit(d, d->commit, copy, &commit, err);
+        status = read_again(d, d->commit, copy, &commit, err);
     sl_mem_unmap(d->options.budget, buf, room);
     if (status != SL_OK)
         return status;
@@ -423,5 +431,9 @@ sl_status sl_durable_read_all(sl_durable *d, sl_err *err)
         status = sl_durable_sync(d, err);
     if (status == SL_OK)
         status = sl_durable_load_superblock(d, size, err);
-    return status == SL_OK ? load_state(d, size, err) : status;
+    if (status == SL_OK)
+        status = load_state(d, size, err);
+    if (status != SL_OK && d->file && d->vfs->size(d->file) != (int64_t)size)
+        d->was_overtaken = true;
+    return status;
 }
