@@ -1,5 +1,5 @@
-/* Files past 2 and 4 GiB, a block more and a block less, and places past 1 TiB: sparse, so that they cost no disk. Needs
- * a directory on a disk: SLUICE_KV_DIR or /var/tmp. */
+/* Files past 2 and 4 GiB, a block more and a block less, and places past 1 TiB: sparse, so that they cost no disk.
+ * Needs a directory on a disk: SLUICE_KV_DIR or /var/tmp. */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -144,7 +144,9 @@ static void layout(void **unused)
         sl_layout at = sl_layout_of(&many);
         uint64_t most = sl_layout_max_segments(&at);
         assert_int_equal(at.blocks_bytes, sl_geom_segment_bytes(&many));
-        for (uint64_t segment = 1; segment <= most; segment = segment < most && 3 * segment > most ? most : 3 * segment) {
+        uint64_t next = 0;
+        for (uint64_t segment = 1; segment <= most; segment = next) {
+            next = segment < most && 3 * segment > most ? most : 3 * segment;
             uint64_t off = sl_layout_segment_off(&at, segment - 1), end = sl_layout_finished_bytes(&at, segment);
             assert_true(off < (uint64_t)1 << 63 && end < (uint64_t)1 << 63);
             assert_int_equal((off - at.data_off) / at.stride, segment - 1);
