@@ -228,7 +228,8 @@ static sl_status tell(chat_state *s, bool is_question, const sl_err *why, sl_err
 static sl_status too_long(const chat_state *s, sl_err *err)
 {
     return sl_text_error(err, SL_REFUSED,
-                         "the message is longer than %zu bytes: 'sluice prefill --chat' reads long texts", s->most_bytes);
+                         "the message is longer than %zu bytes: 'sluice prefill --chat' reads long texts",
+                         s->most_bytes);
 }
 
 static sl_status converse(chat_state *s, sl_err *err)
