@@ -234,7 +234,7 @@ static void questions_are_found_where_they_can_be_taken_back(void **unused)
     sl_engine_close(engine);
 }
 
-/* ------------------------------------------------------------------------------------------ by a user of the library */
+/* ----------------------------------------------------------------------------------------- by a user of the library */
 
 enum { MOST_DRAWN = 30 };
 
