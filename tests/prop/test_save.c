@@ -10,6 +10,7 @@
 #include <cmocka.h>
 #include <sluice/sluice.h>
 
+#include "common/effort.h"
 #include "common/tiny_model.h"
 
 enum { N_IDS = 6000, N_BASE = 4300, PATH_ROOM = 256 };
@@ -93,13 +94,14 @@ typedef struct talk {
     sl_store *store;
     sl_context *context;
     bool saves;
-    size_t n_saves;
+    size_t n_steps, n_saves;
 } talk;
 
 static void save(talk *t)
 {
     sl_err err = {SL_OK, ""};
-    if (!t->saves)
+    bool is_skipped = EFFORT_IS_SMALL && t->n_steps++ % 2 == 0;
+    if (!t->saves || is_skipped)
         return;
     must(sl_context_save(t->context, saved_path, NULL, NULL, &err), &err);
     make_file(t->engine, plain_path, sl_context_ids(t->context), sl_context_n_tokens(t->context));
@@ -170,7 +172,7 @@ static void saved_is_what_prefill_makes(void **unused)
     sl_engine *engine = open_engine(UINT64_C(1) << 30);
     make_file(engine, base_path, ids, N_BASE);
     sl_engine_close(engine);
-    for (int has_base = 0; has_base < 2; has_base++) {
+    for (int has_base = EFFORT_IS_SMALL ? 1 : 0; has_base < 2; has_base++) {
         talk with = {.saves = true}, without = {.saves = false};
         open_talk(&with, has_base, UINT64_C(1) << 30);
         open_talk(&without, has_base, UINT64_C(1) << 30);
@@ -179,7 +181,7 @@ static void saved_is_what_prefill_makes(void **unused)
         size_t n = sl_context_n_tokens(with.context);
         assert_int_equal(n, sl_context_n_tokens(without.context));
         assert_memory_equal(sl_context_ids(with.context), sl_context_ids(without.context), n * sizeof *ids);
-        assert_int_equal(with.n_saves, has_base ? 5 : 4);
+        assert_int_equal(with.n_saves, EFFORT_IS_SMALL ? 2 : has_base ? 5 : 4);
         close_talk(&with);
         close_talk(&without);
     }
@@ -251,10 +253,12 @@ static void least_memory_is_enough(void **unused)
     feed(&t, N_BASE, 300);
     answer(&t);
     must(sl_context_save(t.context, saved_path, NULL, NULL, &err), &err);
-    engine = open_engine(UINT64_C(1) << 30);
-    make_file(engine, plain_path, sl_context_ids(t.context), sl_context_n_tokens(t.context));
-    expect_same_files(saved_path, plain_path);
-    sl_engine_close(engine);
+    if (!EFFORT_IS_SMALL) {
+        engine = open_engine(UINT64_C(1) << 30);
+        make_file(engine, plain_path, sl_context_ids(t.context), sl_context_n_tokens(t.context));
+        expect_same_files(saved_path, plain_path);
+        sl_engine_close(engine);
+    }
     close_talk(&t);
     stop();
 }
