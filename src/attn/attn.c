@@ -8,7 +8,9 @@
  * begin, fold_held and finish are the seam where another backend can stand. A work item is one KV head and a chunk
  * of query blocks: items share no state, so that neither their order nor the thread count can change a bit. Where
  * heads and rows are too few to occupy the threads, the pass is split: an item is then one segment's too, and several
- * segments, each with a state of its own, are computed side by side; they join the total left to right as ever. */
+ * segments, each with a state of its own, are computed side by side; they join the total left to right as ever.
+ * Where memory bounds the pass, an item is several heads: their tiles lie side by side, and memory is read faster in
+ * long runs. */
 #include "attn/attn.h"
 
 #include <assert.h>
@@ -38,6 +40,7 @@ struct sl_attn {
     size_t head_dim, n_kv_heads, group; /* group: queries that share a KV head, per row */
     size_t n_blocks;                    /* per KV head */
     size_t chunk, n_chunks;             /* per KV head */
+    size_t together;                    /* KV heads per item; above 1 only where n_blocks is 1 */
     size_t side;                        /* segments side by side; 1: the pass is not split */
     sl_kv_part held[MAX_HELD];          /* taken from the store, in order, not folded yet */
     size_t n_held, n_ring_held;
@@ -112,12 +115,13 @@ void sl_attn_destroy(sl_attn *attn)
 
 static size_t n_items(const sl_attn *attn)
 {
-    return attn->n_kv_heads * attn->n_chunks;
+    return (attn->n_kv_heads + attn->together - 1) / attn->together * attn->n_chunks;
 }
 
-/* A work item: blocks [first, first + n) of one KV head. Arrays of blocks lie head after head. */
+/* A work item: blocks [first, first + n) of one KV head, or the only block of each of several. Arrays of blocks lie
+ * head after head. */
 typedef struct item_span {
-    size_t head, first, n;
+    size_t head, n_heads, first, n;
     uint8_t *qblocks, *segments, *totals;
     uint8_t *scratch;    /* the worker's */
     const uint8_t *next; /* the tile to come, if it is known: NULL in a new span */
@@ -131,13 +135,25 @@ static item_span span_of(const sl_attn *attn, size_t item, size_t worker)
     if (place > 0)
         segments = attn->spare + (place - 1) * attn->n_kv_heads * attn->n_blocks * attn->state_bytes;
     item %= n_items(attn);
-    item_span span = {.head = item / attn->n_chunks, .first = item % attn->n_chunks * attn->chunk};
+    item_span span = {.head = item / attn->n_chunks * attn->together, .first = item % attn->n_chunks * attn->chunk};
+    span.n_heads = min_size(attn->together, attn->n_kv_heads - span.head);
     span.n = min_size(attn->chunk, attn->n_blocks - span.first);
     size_t block = span.head * attn->n_blocks + span.first;
     span.qblocks = attn->qblocks + block * sl_qblock_bytes(attn->options.geom.type, attn->head_dim);
     span.segments = segments + block * attn->state_bytes;
     span.totals = attn->totals + block * attn->state_bytes;
     span.scratch = attn->scratch + worker * attn->scratch_bytes;
+    return span;
+}
+
+/* Of a span's heads, the i-th. */
+static item_span head_of(const sl_attn *attn, item_span span, size_t i)
+{
+    span.head += i;
+    span.n_heads = 1;
+    span.qblocks += i * attn->n_blocks * sl_qblock_bytes(attn->options.geom.type, attn->head_dim);
+    span.segments += i * attn->n_blocks * attn->state_bytes;
+    span.totals += i * attn->n_blocks * attn->state_bytes;
     return span;
 }
 
@@ -172,24 +188,31 @@ static void reset_states(uint8_t *states, size_t n, size_t stride, size_t head_d
     }
 }
 
+static void pack_queries(const sl_attn *attn, const item_span *span)
+{
+    sl_attn_qpack_fn pack = sl_kernels_attn_qpack(attn->options.kernels, attn->options.geom.type);
+    for (size_t b = 0; b < span->n; b++) {
+        size_t first = (span->first + b) * SL_LANES, n = min_size(SL_LANES, n_queries(attn) - first);
+        const float *q[SL_LANES];
+        for (size_t i = 0; i < n; i++)
+            q[i] = attn->rows->q + query_off(attn, span->head, first + i, attn->rows->q_stride);
+        pack(span->qblocks + b * sl_qblock_bytes(attn->options.geom.type, attn->head_dim), q, n, attn->head_dim,
+             score_factor(attn));
+    }
+}
+
 static void begin_item(void *arg, size_t item, size_t worker)
 {
     sl_attn *attn = arg;
-    item_span span = span_of(attn, item, worker);
-    sl_attn_qpack_fn pack = sl_kernels_attn_qpack(attn->options.kernels, attn->options.geom.type);
-    for (size_t b = 0; b < span.n; b++) {
-        size_t first = (span.first + b) * SL_LANES, n = min_size(SL_LANES, n_queries(attn) - first);
-        const float *q[SL_LANES];
-        for (size_t i = 0; i < n; i++)
-            q[i] = attn->rows->q + query_off(attn, span.head, first + i, attn->rows->q_stride);
-        pack(span.qblocks + b * sl_qblock_bytes(attn->options.geom.type, attn->head_dim), q, n, attn->head_dim,
-             score_factor(attn));
+    item_span all = span_of(attn, item, worker);
+    for (size_t i = 0; i < all.n_heads; i++) {
+        item_span span = head_of(attn, all, i);
+        pack_queries(attn, &span);
     }
-    reset_states(span.segments, span.n, attn->state_bytes, attn->head_dim);
-    reset_states(span.totals, span.n, attn->state_bytes, attn->head_dim);
-    for (size_t place = 1; place < attn->side; place++)
-        reset_states(span_of(attn, place * n_items(attn) + item, worker).segments, span.n, attn->state_bytes,
-                     attn->head_dim);
+    for (size_t place = 0; place < attn->side; place++)
+        reset_states(span_of(attn, place * n_items(attn) + item, worker).segments, all.n * all.n_heads,
+                     attn->state_bytes, attn->head_dim);
+    reset_states(all.totals, all.n * all.n_heads, attn->state_bytes, attn->head_dim);
 }
 
 /* work: tiles x blocks, or as much as so many */
@@ -201,14 +224,22 @@ static void run_items(sl_attn *attn, size_t n, size_t work, sl_pool_task task)
         sl_pool_run_alone(attn->options.pool, n, task, attn);
 }
 
-/* Segments side by side: as many as give every thread several items, if there is room for their states. */
-static size_t find_side(const sl_attn *attn, size_t wanted)
+/* Heads together and segments side by side: as many heads, where each has one block, as leave every thread several
+ * items all the same; then as many segments as give it those, if there is room for their states. */
+static void divide(sl_attn *attn, size_t wanted)
 {
     size_t blocks = attn->n_kv_heads * attn->n_blocks;
-    if (n_items(attn) >= wanted / 2)
-        return 1;
-    size_t side = min_size((wanted + n_items(attn) - 1) / n_items(attn), 1 + attn->spare_blocks / blocks);
-    return min_size(side, MAX_SIDE);
+    uint64_t segments = (attn->rows->first_pos + SL_SEGMENT_TOKENS - 1) / SL_SEGMENT_TOKENS;
+    size_t most = min_size(MAX_SIDE, 1 + attn->spare_blocks / blocks);
+    size_t filled = segments < most ? (size_t)segments : most;
+    attn->together = 1;
+    if (attn->n_blocks == 1)
+        attn->together = attn->n_kv_heads;
+    while (attn->together > 1 && n_items(attn) * filled < wanted)
+        attn->together--;
+    attn->side = 1;
+    if (n_items(attn) < wanted / 2 || (attn->together > 1 && n_items(attn) < wanted))
+        attn->side = min_size((wanted + n_items(attn) - 1) / n_items(attn), most);
 }
 
 static void begin(sl_attn *attn, const sl_attn_rows *rows)
@@ -225,7 +256,7 @@ static void begin(sl_attn *attn, const sl_attn_rows *rows)
     size_t per_head = (wanted + attn->n_kv_heads - 1) / attn->n_kv_heads;
     attn->chunk = min_size(MAX_CHUNK, (attn->n_blocks + per_head - 1) / per_head);
     attn->n_chunks = (attn->n_blocks + attn->chunk - 1) / attn->chunk;
-    attn->side = find_side(attn, wanted);
+    divide(attn, wanted);
     attn->n_held = attn->n_ring_held = 0;
     run_items(attn, n_items(attn), attn->n_kv_heads * attn->n_blocks, begin_item);
 }
@@ -254,7 +285,8 @@ static void fold_tile(const sl_attn *attn, const item_span *span, size_t first, 
 
 static void fold_segment(const sl_attn *attn, const item_span *span)
 {
-    attn->options.kernels->attn_segfold(span->totals, span->segments, attn->state_bytes, span->n, attn->head_dim);
+    attn->options.kernels->attn_segfold(span->totals, span->segments, attn->state_bytes, span->n * span->n_heads,
+                                        attn->head_dim);
 }
 
 static size_t segment_of(const sl_kv_part *part)
@@ -267,14 +299,21 @@ static bool ends_segment(const sl_kv_part *part)
     return (part->first_token + part->n_groups * (uint64_t)SL_TILE) % SL_SEGMENT_TOKENS == 0;
 }
 
-static void fold_part(const sl_attn *attn, item_span *span, const sl_kv_part *part)
+/* then: the item's next part of what is held, or NULL. */
+static void fold_part(const sl_attn *attn, const item_span *all, const sl_kv_part *part, const sl_kv_part *then)
 {
     size_t tile_bytes = sl_tile_bytes(attn->options.geom.type, attn->head_dim);
     size_t group_bytes = attn->n_kv_heads * tile_bytes;
-    const uint8_t *tile = part->tiles + span->head * tile_bytes;
-    for (uint32_t g = 0; g < part->n_groups; g++, tile += group_bytes) {
-        span->next = g + 1 < part->n_groups ? tile + group_bytes : NULL;
-        fold_tile(attn, span, 0, span->n, tile, NULL);
+    const uint8_t *tiles = part->tiles + all->head * tile_bytes;
+    for (uint32_t g = 0; g < part->n_groups; g++, tiles += group_bytes) {
+        const uint8_t *after = then ? then->tiles + all->head * tile_bytes : NULL;
+        if (g + 1 < part->n_groups)
+            after = tiles + group_bytes;
+        for (size_t i = 0; i < all->n_heads; i++) {
+            item_span span = head_of(attn, *all, i);
+            span.next = i + 1 < all->n_heads ? tiles + (i + 1) * tile_bytes : after;
+            fold_tile(attn, &span, 0, span.n, tiles + i * tile_bytes, NULL);
+        }
     }
 }
 
@@ -283,10 +322,14 @@ static void fold_held_item(void *arg, size_t item, size_t worker)
     sl_attn *attn = arg;
     item_span span = span_of(attn, item, worker);
     size_t place = item / n_items(attn);
-    for (const sl_kv_part *part = attn->held; part < attn->held + attn->n_held; part++) {
+    const sl_kv_part *end = attn->held + attn->n_held;
+    for (const sl_kv_part *part = attn->held, *then; part < end; part = then) {
+        then = part + 1;
         if (segment_of(part) % attn->side != place)
             continue;
-        fold_part(attn, &span, part);
+        while (then < end && segment_of(then) % attn->side != place)
+            then++;
+        fold_part(attn, &span, part, then < end ? then : NULL);
         if (ends_segment(part) && attn->side == 1)
             fold_segment(attn, &span);
     }
@@ -373,27 +416,36 @@ static void fold_own_tile(const sl_attn *attn, const item_span *span, const uint
     fold_tile(attn, span, hidden + cut, span->n - hidden - cut, tile, NULL);
 }
 
-static void finish_item(void *arg, size_t item, size_t worker)
+static void finish_head(const sl_attn *attn, const item_span *span)
 {
-    sl_attn *attn = arg;
     uint64_t pos = attn->rows->first_pos / SL_TILE * SL_TILE;
-    item_span span = span_of(attn, pos / SL_SEGMENT_TOKENS % attn->side * n_items(attn) + item, worker);
     size_t tile_bytes = sl_tile_bytes(attn->options.geom.type, attn->head_dim);
-    size_t last_query = min_size((span.first + span.n) * SL_LANES, n_queries(attn)) - 1;
+    size_t last_query = min_size((span->first + span->n) * SL_LANES, n_queries(attn)) - 1;
     uint64_t last_pos = attn->rows->first_pos + last_query / attn->group;
     for (size_t g = 0; pos <= last_pos; g++, pos += SL_TILE) {
         /* A segment that ended exactly where the own tiles start was folded with its last part. */
         if (pos % SL_SEGMENT_TOKENS == 0)
-            fold_segment(attn, &span);
-        fold_own_tile(attn, &span, attn->rows->own_groups + (g * attn->n_kv_heads + span.head) * tile_bytes, pos);
+            fold_segment(attn, span);
+        fold_own_tile(attn, span, attn->rows->own_groups + (g * attn->n_kv_heads + span->head) * tile_bytes, pos);
     }
-    fold_segment(attn, &span);
-    for (size_t b = 0; b < span.n; b++) {
-        size_t first = (span.first + b) * SL_LANES, n = min_size(SL_LANES, n_queries(attn) - first);
+    fold_segment(attn, span);
+    for (size_t b = 0; b < span->n; b++) {
+        size_t first = (span->first + b) * SL_LANES, n = min_size(SL_LANES, n_queries(attn) - first);
         float *out[SL_LANES];
         for (size_t i = 0; i < n; i++)
-            out[i] = attn->rows->out + query_off(attn, span.head, first + i, attn->rows->out_stride);
-        attn->options.kernels->attn_finish(span.totals + b * attn->state_bytes, out, n, attn->head_dim);
+            out[i] = attn->rows->out + query_off(attn, span->head, first + i, attn->rows->out_stride);
+        attn->options.kernels->attn_finish(span->totals + b * attn->state_bytes, out, n, attn->head_dim);
+    }
+}
+
+static void finish_item(void *arg, size_t item, size_t worker)
+{
+    sl_attn *attn = arg;
+    size_t place = attn->rows->first_pos / SL_TILE * SL_TILE / SL_SEGMENT_TOKENS % attn->side;
+    item_span all = span_of(attn, place * n_items(attn) + item, worker);
+    for (size_t i = 0; i < all.n_heads; i++) {
+        item_span span = head_of(attn, all, i);
+        finish_head(attn, &span);
     }
 }
 

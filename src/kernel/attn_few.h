@@ -36,6 +36,14 @@ __attribute__((always_inline)) static inline void sl_attn_fetch(const uint8_t *a
         _mm_prefetch((const char *)at + i, _MM_HINT_T0);
 }
 
+/* No further than the second level: of lines on their way into the first only sixteen or so find room, and the rest
+ * would hold up the loads behind them. For kernels that pass over a tile nearly as fast as memory gives it. */
+__attribute__((always_inline)) static inline void sl_attn_fetch_outer(const uint8_t *at, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i += 64)
+        _mm_prefetch((const char *)at + i, _MM_HINT_T1);
+}
+
 /* Queries [first, args->n_queries), all of one block, against the tile: with AVX2, FMA and F16C. */
 void sl_attn_few_f16_avx2(const sl_tile_args *args, size_t first);
 void sl_attn_few_q8_avx2(const sl_tile_args *args, size_t first);

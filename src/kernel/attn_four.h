@@ -227,8 +227,8 @@ AVX512_INLINE void four_softmax(few_work *w, float softcap, const bool masked)
 /* Calls the next tile's scales into the cache. */
 AVX512_INLINE void four_fetch_scales(const few_work *w)
 {
-    sl_attn_fetch(w->next + 64 * w->head_dim, 4 * w->head_dim);
-    sl_attn_fetch(w->next + 132 * w->head_dim, 4 * w->head_dim);
+    sl_attn_fetch_outer(w->next + 64 * w->head_dim, 4 * w->head_dim);
+    sl_attn_fetch_outer(w->next + 132 * w->head_dim, 4 * w->head_dim);
 }
 
 #endif

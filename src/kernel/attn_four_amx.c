@@ -123,7 +123,7 @@ AMX_INLINE void four_queries(few_work *w, float softcap, const bool masked)
     for (size_t pair = 0; pair < w->n_pairs; pair++) {
         score_products(w, pair);
         store_products(out);
-        sl_attn_fetch(next + pair * 2 * SL_GROUP * SL_TILE, 2 * SL_GROUP * SL_TILE);
+        sl_attn_fetch_outer(next + pair * 2 * SL_GROUP * SL_TILE, 2 * SL_GROUP * SL_TILE);
         if (2 * pair + 1 < w->n_groups)
             add_scores(w, out, pair, true);
         else
@@ -134,7 +134,7 @@ AMX_INLINE void four_queries(few_work *w, float softcap, const bool masked)
         weights_of_pair(w, pair, masked);
         output_products(w, pair);
         store_products(out);
-        sl_attn_fetch(next + 68 * w->head_dim + pair * 2 * SL_GROUP * SL_TILE, 2 * SL_GROUP * SL_TILE);
+        sl_attn_fetch_outer(next + 68 * w->head_dim + pair * 2 * SL_GROUP * SL_TILE, 2 * SL_GROUP * SL_TILE);
         for (size_t g = 2 * pair; g < 2 * pair + 2 && g < w->n_groups; g++)
             fold_group(w, out, g, masked);
     }

@@ -135,7 +135,7 @@ AVX512_INLINE void outputs_of_group(const few_work *w, size_t g, const bool mask
 AVX512_INLINE void four_queries(few_work *w, float softcap, const bool masked)
 {
     for (size_t pair = 0; pair < w->n_pairs; pair++) {
-        sl_attn_fetch(w->next + pair * 2 * SL_GROUP * SL_TILE, 2 * SL_GROUP * SL_TILE);
+        sl_attn_fetch_outer(w->next + pair * 2 * SL_GROUP * SL_TILE, 2 * SL_GROUP * SL_TILE);
         if (2 * pair + 1 < w->n_groups)
             add_scores(w, pair, true);
         else
@@ -144,7 +144,7 @@ AVX512_INLINE void four_queries(few_work *w, float softcap, const bool masked)
     four_softmax(w, softcap, masked);
     for (size_t pair = 0; pair < w->n_pairs; pair++) {
         weights_of_pair(w, pair, masked);
-        sl_attn_fetch(w->next + 68 * w->head_dim + pair * 2 * SL_GROUP * SL_TILE, 2 * SL_GROUP * SL_TILE);
+        sl_attn_fetch_outer(w->next + 68 * w->head_dim + pair * 2 * SL_GROUP * SL_TILE, 2 * SL_GROUP * SL_TILE);
         for (size_t g = 2 * pair; g < 2 * pair + 2 && g < w->n_groups; g++)
             outputs_of_group(w, g, masked);
     }
