@@ -92,7 +92,8 @@ void sl_durable_close(sl_durable *d)
     sl_mem_free(budget, d);
 }
 
-/* A reader whom a writer has overtaken looks again: a few commits cannot come between two reads for ever. */
+/* A reader whom a writer has overtaken looks again: a few commits cannot come between two reads for ever. What looks
+ * damaged may be a finished file that has begun to grow since its areas were read: it is looked at once more, too. */
 sl_status sl_durable_open(const sl_durable_options *options, sl_durable **out, sl_err *err)
 {
     enum { LOOKS = 20 };
@@ -106,7 +107,8 @@ sl_status sl_durable_open(const sl_durable_options *options, sl_durable **out, s
             *out = d;
             return SL_OK;
         }
-        bool again = d && d->was_overtaken && !options->for_writing && look < LOOKS;
+        bool may_be = d && !options->for_writing && (d->was_overtaken || (status == SL_DAMAGED && look == 1));
+        bool again = may_be && look < LOOKS;
         sl_durable_close(d);
         if (!again)
             return status;

@@ -163,12 +163,68 @@ static void foreign_end_is_refused(void **unused)
     durable_rig_stop(&b);
 }
 
+/* The reader's n-th read finds that the file has grown meanwhile, to the end of its segment, by a writer who has not
+ * finished or has. */
+static struct {
+    durable_rig *writer;
+    uint64_t n_reads, at;
+    bool finishes;
+} meanwhile;
+
+static int64_t read_meanwhile(sl_file *file, void *buf, size_t bytes, uint64_t off)
+{
+    durable_rig *b = meanwhile.writer;
+    sl_err err;
+    if (++meanwhile.n_reads == meanwhile.at) {
+        durable_rig_open_file(b, b->path, true);
+        durable_rig_open_kv(b, true);
+        durable_rig_append(b, b->n_all - sl_kv_tokens(b->kv, 0));
+        durable_rig_commit(b);
+        if (meanwhile.finishes)
+            durable_must(sl_kv_finish(b->kv, &err), &err);
+        durable_rig_close(b);
+    }
+    return sl_vfs_system()->pread(file, buf, bytes, off);
+}
+
+static void growing_file_is_not_called_damaged(void **unused)
+{
+    (void)unused;
+    static durable_rig b;
+    sl_err err;
+    sl_vfs vfs = *sl_vfs_system();
+    vfs.pread = read_meanwhile;
+    durable_rig_start(&b, durable_seed() + 21000, SL_SEGMENT_TOKENS);
+    for (int finishes = 0; finishes < 2; finishes++) {
+        meanwhile.writer = &b;
+        meanwhile.finishes = finishes;
+        meanwhile.n_reads = UINT64_MAX / 2;
+        for (meanwhile.at = 1; meanwhile.n_reads >= meanwhile.at; meanwhile.at++) {
+            b.n_all = 4000;
+            durable_rig_build(&b, b.path);
+            b.n_all = SL_SEGMENT_TOKENS;
+            meanwhile.n_reads = 0;
+            const sl_durable_options options = {.vfs = &vfs, .path = b.path, .max_tokens = b.n_all,
+                                                .budget = &b.budget};
+            sl_durable *reader = NULL;
+            durable_must(sl_durable_open(&options, &reader, &err), &err);
+            uint64_t n = sl_durable_get(reader).n_tokens;
+            assert_true(n == 4000 || n == SL_SEGMENT_TOKENS);
+            assert_memory_equal(sl_durable_ids(reader), b.ids, n * sizeof *b.ids);
+            sl_durable_close(reader);
+            unlink(b.path);
+        }
+    }
+    durable_rig_stop(&b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(cut_off_is_seen),
         cmocka_unit_test(one_copy_is_enough),
         cmocka_unit_test(foreign_end_is_refused),
+        cmocka_unit_test(growing_file_is_not_called_damaged),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
