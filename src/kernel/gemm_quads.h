@@ -14,6 +14,8 @@ enum {
     SL_Q8_VALUES = SL_QUADS * SL_QUAD_BYTES,
     SL_Q8_BYTES = SL_Q8_VALUES + 2 * SL_PANEL,
     SL_Q8_AHEAD = 2048, /* bytes that the prefetch of one row runs ahead */
+    SL_BLOCK_ROWS = 4,  /* share the loads of a group's weights */
+    SL_PART = 4,        /* quads: half a group's elements */
     SL_FIELD_BITS = 6, /* of a packed scale or minimum of Q4_K and Q5_K */
     SL_WORD_FIELDS = 5
 };
@@ -124,6 +126,20 @@ AVX2_INLINE sl_group_off sl_group_off_of(const sl_panel_rows *in, size_t g)
     sl_group_off off = {g * sizeof(float), in->sum_off + g * sizeof(float), in->q_off + g * SL_GROUP};
     __asm__("" : "+r"(off.scale), "+r"(off.sum), "+r"(off.q));
     return off;
+}
+
+/* The rows of a register block. */
+typedef struct sl_row_block {
+    const uint8_t *row[SL_BLOCK_ROWS];
+    size_t n; /* a constant where it is used */
+} sl_row_block;
+
+AVX2_INLINE sl_row_block sl_row_block_from(const sl_panel_rows *in, size_t first, size_t n)
+{
+    sl_row_block b = {.n = n};
+    for (size_t r = 0; r < n; r++)
+        b.row[r] = in->rows + (first + r) * in->stride;
+    return b;
 }
 
 AVX2_INLINE __m256 sl_broadcast_float(const uint8_t *at)
