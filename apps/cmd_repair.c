@@ -9,6 +9,7 @@ typedef struct repair_state {
     cli_machine machine;
     bool dry_run;
     const char *path;
+    bool has_begun; /* the JSON object */
     sl_json j;
 } repair_state;
 
@@ -17,6 +18,18 @@ static const char *const fate_words[] = {
     [SL_STORE_FATE_REPAIRABLE] = "would be repaired",
     [SL_STORE_FATE_LOST] = "lost",
 };
+
+/* Not before there is something to say: a refusal leaves stdout empty. */
+static void begin_json(repair_state *r)
+{
+    if (r->has_begun)
+        return;
+    r->has_begun = true;
+    sl_json_init(&r->j, stdout);
+    sl_json_object_start(&r->j);
+    sl_json_key(&r->j, "damaged");
+    sl_json_array_start(&r->j);
+}
 
 static void print_fate(void *arg, const sl_store_damage *d, sl_store_fate fate)
 {
@@ -27,6 +40,7 @@ static void print_fate(void *arg, const sl_store_damage *d, sl_store_fate fate)
         cli_print_damage(d);
         return;
     }
+    begin_json(r);
     sl_json_object_start(&r->j);
     sl_json_key(&r->j, "fate");
     sl_json_string(&r->j, fate_words[fate]);
@@ -144,21 +158,19 @@ static sl_status repair(repair_state *r, sl_engine *engine, sl_err *err)
     };
     sl_store_repaired done;
     double begun = cli_seconds();
-    sl_json_init(&r->j, stdout);
-    if (r->machine.json) {
-        sl_json_object_start(&r->j);
-        sl_json_key(&r->j, "damaged");
-        sl_json_array_start(&r->j);
-    }
     sl_status status = sl_store_repair(engine, &options, &done, err);
     sl_progress_clear(&r->c.progress);
+    /* Whole, or looked through as far as it goes: else nothing was found out. */
+    bool is_judged = status == SL_OK || (status != SL_REFUSED && done.n_found > 0);
+    if (!is_judged)
+        return status;
     if (r->machine.json) {
+        begin_json(r);
         sl_err why;
         sl_status written = print_json(r, &done, cli_seconds() - begun, &why);
         return status != SL_OK ? status : written;
     }
-    if (status == SL_OK || done.file_bytes > 0)
-        print_text(r, &done, cli_seconds() - begun);
+    print_text(r, &done, cli_seconds() - begun);
     return status;
 }
 

@@ -42,8 +42,25 @@ static sl_status wipe(const char *path, sl_err *err)
     return status;
 }
 
+/* What goes is a name; what would be wiped is a file, which other names may lead to. */
+static sl_status check_name(const char *path, bool wants_wipe, sl_err *err)
+{
+    struct stat info;
+    if (lstat(path, &info) != 0)
+        return failed(path, "removed", err);
+    if (S_ISLNK(info.st_mode))
+        return sl_text_error(err, SL_REFUSED, "%s: a symbolic link; name the context itself", path);
+    if (wants_wipe && S_ISREG(info.st_mode) && info.st_nlink > 1)
+        return sl_text_error(err, SL_REFUSED, "%s: has %llu names; wiping it would wipe them all (without --wipe, "
+                             "this name alone goes)", path, (unsigned long long)info.st_nlink);
+    return SL_OK;
+}
+
 static sl_status remove_one(const char *path, bool wants_wipe, sl_err *err)
 {
+    sl_status named = check_name(path, wants_wipe, err);
+    if (named != SL_OK)
+        return named;
     /* Open for writing, so that nobody else is; a damaged context may go too, another file may not. */
     const sl_store_options options = {.path = path, .for_writing = true};
     sl_store *store = NULL;

@@ -1,14 +1,22 @@
 /* sluice inspect on a context file; damaged things of one in words and JSON. */
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "cli.h"
 
+/* Where the first copy of the superblock begins otherwise, the second may not: it stands at some sector. */
 bool cli_is_context(const char *path)
 {
-    char magic[8] = "";
-    FILE *file = fopen(path, "rb");
-    bool is_context = file && fread(magic, 1, sizeof magic, file) == sizeof magic && memcmp(magic, "SLUICEKV", 8) == 0;
+    enum { SECTOR = 4096, MOST_SECTORS = 258 };
+    struct stat info;
+    bool is_context = false;
+    FILE *file = stat(path, &info) == 0 && S_ISREG(info.st_mode) ? fopen(path, "rb") : NULL;
+    for (long i = 0; file && !is_context && i < MOST_SECTORS; i++) {
+        char magic[8];
+        is_context = fseek(file, i * SECTOR, SEEK_SET) == 0 && fread(magic, 1, sizeof magic, file) == sizeof magic &&
+                     memcmp(magic, "SLUICEKV", sizeof magic) == 0;
+    }
     if (file)
         fclose(file);
     return is_context;
