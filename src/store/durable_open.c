@@ -415,9 +415,9 @@ sl_status sl_durable_open_file(sl_durable *d, uint64_t *size, sl_err *err)
     int64_t found = d->vfs->size(d->file);
     if (found < 0)
         return sl_err_set_errno(err, SL_FAILED, (int)-found, "%s: its size cannot be had", d->path);
-    if (found % SL_SECTOR_BYTES != 0 || found == 0)
-        return sl_err_set(err, SL_DAMAGED, "%s: %" PRId64 " bytes: this is not a context, or it was cut off", d->path,
-                          found);
+    if (found == 0)
+        return sl_err_set(err, SL_DAMAGED, "%s: empty, this is not a context", d->path);
+    /* Any size: a write that a full disk cut short may end within a sector. A finished file is judged later. */
     *size = (uint64_t)found;
     return try_direct(d, err);
 }

@@ -129,6 +129,7 @@ static sl_status start(sl_verify *v, sl_err *err)
     if (size < wanted || (!v->has_commit && size != wanted))
         sl_verify_tell(v, (sl_damage){what, -1, -1, -1, size < wanted ? size : wanted,
                                       size < wanted ? wanted - size : size - wanted, .kind = SL_DAMAGE_SIZE});
+    v->result->file_bytes = size / SL_SECTOR_BYTES * SL_SECTOR_BYTES; /* what a full disk cut short is not read */
     return judge_superblocks(v, err);
 }
 

@@ -102,6 +102,47 @@ static void cut_off_is_seen(void **unused)
     }
 }
 
+/* A write that a full disk cut short ends within a sector on file systems of small blocks: what is committed counts, and
+ * the file is finished all the same. Of a finished file one byte more is too many. */
+static void odd_sizes(void **unused)
+{
+    (void)unused;
+    static durable_rig b;
+    sl_err err;
+    told t;
+    bool has_note;
+    durable_rig_start(&b, durable_seed() + 17000, 5000);
+    durable_rig_build(&b, b.other);
+    durable_rig_create_file(&b, b.path);
+    durable_rig_open_kv(&b, true);
+    durable_rig_append(&b, 4500);
+    durable_rig_commit(&b);
+    durable_rig_close(&b);
+    int fd = open(b.path, O_RDWR);
+    assert_int_equal(ftruncate(fd, (off_t)size_of(b.path) + 9000), 0);
+    assert_int_equal(pwrite(fd, "short", 5, (off_t)size_of(b.path) - 5), 5);
+    assert_int_not_equal(size_of(b.path) % SL_SECTOR_BYTES, 0);
+    durable_must(verify(&b, &t), &err);
+    durable_rig_open_file(&b, b.path, false);
+    durable_rig_check_ids(&b, 4500);
+    durable_rig_open_kv(&b, false);
+    durable_rig_walk(&b, 4500);
+    durable_rig_close(&b);
+    durable_rig_open_file(&b, b.path, true);
+    durable_rig_open_kv(&b, true);
+    durable_rig_append(&b, 500);
+    durable_rig_commit(&b);
+    durable_must(sl_kv_finish(b.kv, &err), &err);
+    durable_rig_close(&b);
+    durable_rig_same_files(b.path, b.other);
+    assert_int_equal(pwrite(fd, "", 1, (off_t)size_of(b.path)), 1);
+    close(fd);
+    assert_int_equal(try_open(&b, false, &has_note, &err), SL_DAMAGED);
+    assert_int_equal(verify(&b, &t), SL_DAMAGED);
+    assert_int_equal(t.n_end, 1);
+    durable_rig_stop(&b);
+}
+
 static void one_copy_is_enough(void **unused)
 {
     (void)unused;
@@ -222,6 +263,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(cut_off_is_seen),
+        cmocka_unit_test(odd_sizes),
         cmocka_unit_test(one_copy_is_enough),
         cmocka_unit_test(foreign_end_is_refused),
         cmocka_unit_test(growing_file_is_not_called_damaged),
