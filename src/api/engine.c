@@ -13,7 +13,7 @@
 enum {
     /* What lives outside the budget's sight: touched stack pages and library state per thread, heap fragmentation,
      * tables of libc and PCRE2, page tables. Measured at 1 to 2 MiB; the rest is margin. A thread's stack is largest in
-     * a projection by AMX, 93 KiB, which calls AVX-512's for the last few rows, 44 more. */
+     * a projection by AMX, 96 KiB, which calls AVX-512's for the last few rows, 44 more. */
     PROGRAM_MARGIN = 3 << 20,
     THREAD_MARGIN = 160 << 10,
     UNKNOWN_RSS = 16 << 20 /* where the system does not tell */

@@ -1,11 +1,14 @@
 /* Projections for AMX: the bits of gemm_ref.c.
  * A panel's group, as signed bytes, is a right operand: eight rows of sixteen outputs' four bytes. Sixteen rows of
  * quantised input are the left one. Each group's products go through memory to vector registers, where they are
- * scaled; products run three groups ahead of that. Both operands are laid out anew for many products, aligned and dense
- * (a tile load that crosses lines takes twice as long, and rows that lie a multiple of 1024 bytes apart share a few
- * sets of the first cache), while the packed groups that come next are called from memory.
- * Few rows, Q6_K, float weights and a narrow last panel are other levels'.
- * An inlined helper takes more than six parameters where they are what its caller's loops hold. */
+ * scaled: products are begun four groups ahead of that and stored two ahead. A few groups of all rows lie in the first
+ * cache, aligned and dense (a tile load that crosses lines takes twice as long), beside the panel's; panel after panel
+ * passes by, its sums kept densely until the last of its groups, while the packed groups that come next are called
+ * from memory.
+ * After a tile instruction 512-bit products and conversions have one port, additions two. So a sum becomes a float by
+ * two additions: of the bits of 1.5 * 2^23, which read as binary32 are then that number plus the sum, and of its
+ * negative, exactly.
+ * Few rows, Q6_K, float weights and a narrow last panel are other levels'. */
 #include "kernel/levels.h"
 
 #if defined(__x86_64__)
@@ -16,15 +19,19 @@
 #include "kernel/gemm_avx512.h"
 
 enum {
-    FEWEST_ROWS = 9, /* below, AVX-512 is as fast */
+    FEWEST_ROWS = 12, /* below, AVX-512 is as fast */
     PLANE = GEMM_PLANE,
     GROUP_VALUES = GEMM_QUADS * PLANE, /* as signed bytes */
-    AHEAD = 3,                         /* products that are started ahead */
-    CHUNK = 16,                        /* groups that are decoded at a time; a multiple of 16 */
-    MOST_BLOCKS = 8,                   /* row blocks for which they are */
+    STEPS = 4,                         /* products on their way */
+    CHUNK = 8,                         /* groups that are near at a time; a multiple of STEPS and of a block's */
+    MOST_BLOCKS = 4,                   /* of rows, for which they are */
+    SUM_ROWS = 1024,                   /* of sixteen outputs, that wait for further groups */
     TILE = AMX_ROWS * SL_GROUP,        /* bytes of a left operand */
-    LINE = 64                          /* of a cache */
+    LINE = 64,                         /* of a cache */
+    ROUND_BITS = 0x4b400000
 };
+
+#define ROUND 12582912.0f /* 1.5 * 2^23 */
 
 /* Sixteen accumulators, a row each. Each has a name, because gcc leaves an array of them in memory. */
 #define EACH_ROW(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14) X(15)
@@ -34,18 +41,21 @@ typedef struct panel {
     _Alignas(64) uint8_t values[CHUNK * GROUP_VALUES]; /* signed */
     float d[CHUNK][SL_PANEL], m[CHUNK][SL_PANEL];
     size_t n_groups;
-    /* Packed groups that come next, `left` bytes, of which `each` are called in a step. They may be past the end of the
-     * matrix: the address is only a hint. */
+    bool is_first, is_last; /* of the panel's chunks */
+    /* Packed groups that come next, called in pieces of so many bytes. They may be past the end of the matrix: the
+     * address is only a hint. */
     uintptr_t next;
-    size_t left, each;
+    size_t next_piece;
 } panel;
 
-/* Input rows of a chunk, in blocks of AMX_ROWS, the last one filled up with zeros; and two groups of products. */
+/* Input rows of a chunk, in blocks of AMX_ROWS, the last one filled up with zeros; products; sums of some panels. */
 typedef struct work {
-    _Alignas(64) int32_t products[2][AMX_ROWS][SL_PANEL];
-    int8_t q[MOST_BLOCKS * CHUNK * TILE]; /* [block][group][row][32] */
+    _Alignas(64) int32_t products[STEPS][AMX_ROWS][SL_PANEL];
+    /* [block][group][row][32], as many groups as STEPS divides; what is begun at the end is never used */
+    int8_t q[(MOST_BLOCKS * CHUNK + STEPS) * TILE];
     float scale[MOST_BLOCKS][AMX_ROWS][CHUNK], minimum[MOST_BLOCKS][AMX_ROWS][CHUNK]; /* minimum: scale * sum */
-    size_t n_rows;
+    _Alignas(64) float sums[SUM_ROWS][SL_PANEL];                                      /* [panel][row of the blocks] */
+    size_t n_rows, n_blocks;
 } work;
 
 /* Groups [0, n_groups) of a chunk to signed bytes and floats. */
@@ -71,167 +81,179 @@ AMX_INLINE void panel_decode(panel *p, const uint8_t *block, sl_wtype type)
     }
 }
 
-AMX_INLINE void call_ahead(panel *p)
+/* Groups in whole STEPS. */
+AMX_INLINE size_t in_steps(size_t n_groups)
 {
-    const size_t n = p->left < p->each ? p->left : p->each;
-    for (size_t i = 0; i < n; i += LINE)
-        _mm_prefetch((const char *)(p->next + i), _MM_HINT_T0);
-    p->next += n;
-    p->left -= n;
-}
-
-/* Registers 0 to 3 hold products, 4, 5 weights, 6, 7 rows: a product takes 50 cycles before its register is free for
- * another one, so that it takes four registers to keep up with the scaling. */
-AMX_INLINE void start_product(const uint8_t *values, const int8_t *q, size_t step)
-{
-#define START(c, weights, rows)                                                                                        \
-    AMX_LOAD(weights, values, PLANE);                                                                                  \
-    AMX_LOAD(rows, q, SL_GROUP);                                                                                       \
-    AMX_ZERO(c);                                                                                                       \
-    AMX_DOT_SS(c, rows, weights);                                                                                      \
-    break;
-    switch (step % 4) {
-    case 0:
-        START(0, 4, 6)
-    case 1:
-        START(1, 5, 7)
-    case 2:
-        START(2, 4, 6)
-    default:
-        START(3, 5, 7)
-    }
-#undef START
-}
-
-AMX_INLINE void end_product(work *w, size_t step)
-{
-    int32_t *at = w->products[step % 2][0];
-    switch (step % 4) {
-    case 0:
-        AMX_STORE(0, at, PLANE);
-        break;
-    case 1:
-        AMX_STORE(1, at, PLANE);
-        break;
-    case 2:
-        AMX_STORE(2, at, PLANE);
-        break;
-    default:
-        AMX_STORE(3, at, PLANE);
-    }
-}
-
-/* Which product is started next: steps are (block, group), groups inside. */
-typedef struct cursor {
-    size_t g, step, n_steps;
-} cursor;
-
-AMX_INLINE void start_next(const panel *p, const work *w, cursor *at)
-{
-    if (at->step == at->n_steps)
-        return;
-    start_product(p->values + at->g * GROUP_VALUES, w->q + at->step * TILE, at->step);
-    at->step++;
-    if (++at->g == p->n_groups)
-        at->g = 0;
+    return (n_groups + STEPS - 1) / STEPS * STEPS;
 }
 
 /* Groups [first, first + n) of the rows from `row` on, quantised rows of n_in elements. */
 AMX_INLINE void rows_lay_out(work *w, const uint8_t *row, size_t n_in, size_t first, size_t n, const bool minimums)
 {
+    const size_t n_steps = in_steps(n);
     for (size_t r = 0; r < w->n_rows; r++, row += sl_qrow_bytes(n_in)) {
         const float *scale = (const float *)(const void *)row + first;
         const float *sum = (const float *)(const void *)(row + sl_qrow_sum_off(n_in)) + first;
         const uint8_t *q = row + sl_qrow_q_off(n_in) + first * SL_GROUP;
         const size_t block = r / AMX_ROWS, i = r % AMX_ROWS;
         for (size_t g = 0; g < n; g++)
-            memcpy(w->q + (block * n + g) * TILE + i * SL_GROUP, q + g * SL_GROUP, SL_GROUP);
-        for (size_t g = 0; g < n; g += SL_LANES) {
-            const size_t left = n - g;
-            const __mmask16 valid = (__mmask16)(left >= SL_LANES ? 0xffffu : (1u << left) - 1u);
-            const __m512 s = _mm512_maskz_loadu_ps(valid, scale + g);
-            _mm512_storeu_ps(w->scale[block][i] + g, s);
-            if (minimums) /* not of what lies behind the arrays: a product with a denormal takes long */
-                _mm512_storeu_ps(w->minimum[block][i] + g, _mm512_mul_ps(s, _mm512_maskz_loadu_ps(valid, sum + g)));
-        }
+            memcpy(w->q + (block * n_steps + g) * TILE + i * SL_GROUP, q + g * SL_GROUP, SL_GROUP);
+        memcpy(w->scale[block][i], scale, n * sizeof *scale);
+        for (size_t g = 0; minimums && g < n; g++) /* not of what lies behind: a product with a denormal takes long */
+            w->minimum[block][i][g] = scale[g] * sum[g];
     }
-    for (size_t r = w->n_rows; r % AMX_ROWS != 0; r++) {
+    for (size_t r = w->n_rows; r < w->n_blocks * AMX_ROWS; r++) {
         const size_t block = r / AMX_ROWS, i = r % AMX_ROWS;
         for (size_t g = 0; g < n; g++)
-            memset(w->q + (block * n + g) * TILE + i * SL_GROUP, 0, SL_GROUP);
+            memset(w->q + (block * n_steps + g) * TILE + i * SL_GROUP, 0, SL_GROUP);
         memset(w->scale[block][i], 0, sizeof w->scale[block][i]);
         memset(w->minimum[block][i], 0, sizeof w->minimum[block][i]);
     }
 }
 
-/* A chunk of a panel times all rows; after the first chunk the sums go on from `out`. */
-AMX_INLINE void panel_rows(float *out, size_t out_stride, panel *p, work *w, const bool first, sl_wtype type)
+/* acc + a row's products, scaled. Compilers would move this across tile instructions until registers no longer do; not
+ * across the empty statement. */
+AMX_INLINE __m512 scaled(__m512 acc, const int32_t *products, __m512 d, float scale)
 {
-    const size_t n_blocks = (w->n_rows + AMX_ROWS - 1) / AMX_ROWS;
-    cursor ahead = {0, 0, n_blocks * p->n_groups};
-    size_t step = 0;
-    for (int i = 0; i < AHEAD; i++)
-        start_next(p, w, &ahead);
-    end_product(w, 0);
-    for (size_t block = 0; block < n_blocks; block++, out += AMX_ROWS * out_stride) {
+    const __m512i bits = _mm512_add_epi32(_mm512_load_si512(products), _mm512_set1_epi32(ROUND_BITS));
+    const __m512 value = _mm512_sub_ps(_mm512_castsi512_ps(bits), _mm512_set1_ps(ROUND));
+    acc = _mm512_fmadd_ps(value, _mm512_mul_ps(d, _mm512_set1_ps(scale)), acc);
+    __asm__ volatile("" : "+v"(acc));
+    return acc;
+}
+
+AMX_INLINE __m512 with_minimum(__m512 acc, __m512 m, float minimum)
+{
+    acc = _mm512_fmadd_ps(m, _mm512_set1_ps(minimum), acc);
+    __asm__ volatile("" : "+v"(acc));
+    return acc;
+}
+
+/* Registers 0 to 3 hold products, 4, 5 weights, 6, 7 rows: a product takes 50 cycles before its register is free for
+ * another one, so that it takes four registers to keep up with the scaling. */
+#define BEGIN(c, weights, rows, at)                                                                                    \
+    AMX_LOAD(weights, (at), PLANE);                                                                                    \
+    AMX_LOAD(rows, q, SL_GROUP);                                                                                       \
+    AMX_ZERO(c);                                                                                                       \
+    AMX_DOT_SS(c, rows, weights);                                                                                      \
+    q += TILE;
+#define END(c) AMX_STORE(c, w->products[c], PLANE);
+#define CALL_AHEAD                                                                                                     \
+    for (const uintptr_t end = next + p->next_piece; next != end; next += LINE)                                        \
+        _mm_prefetch((const char *)next, _MM_HINT_T0);
+
+#define START(i) __m512 acc##i = p->is_first ? _mm512_setzero_ps() : _mm512_load_ps(sums[i]);
+#define SCALE(i) acc##i = scaled(acc##i, products[i], d, scale[i][at]);
+#define MINIMUM(i) acc##i = with_minimum(acc##i, m, minimum[i][at]);
+#define STORE(i)                                                                                                       \
+    if (!p->is_last)                                                                                                   \
+        _mm512_store_ps(sums[i], acc##i);                                                                              \
+    else if (i < n_rows)                                                                                               \
+        _mm512_storeu_ps(out + i * out_stride, acc##i);
+/* Group g + c, if there is one. */
+#define FOLD(c)                                                                                                        \
+    if (g + c < p->n_groups) {                                                                                         \
+        int32_t(*products)[SL_PANEL] = w->products[c];                                                                 \
+        const size_t at = g + c;                                                                                       \
+        const __m512 d = _mm512_load_ps(p->d[at]);                                                                     \
+        EACH_ROW(SCALE)                                                                                                \
+        if (gemm_has_minimum(type)) {                                                                                  \
+            const __m512 m = _mm512_load_ps(p->m[at]);                                                                 \
+            EACH_ROW(MINIMUM)                                                                                          \
+        }                                                                                                              \
+    }
+
+/* A chunk of a panel times all rows; the sums go on from `sums`, and to `out` at the end. */
+AMX_INLINE void panel_rows(float *out, size_t out_stride, float (*sums)[SL_PANEL], const panel *p, work *w,
+                           sl_wtype type)
+{
+    const size_t n_groups = in_steps(p->n_groups);
+    const int8_t *q = w->q;
+    const uint8_t *then = p->values; /* of the group that is begun next, in steps */
+    uintptr_t next = p->next;
+    BEGIN(0, 4, 6, then)
+    BEGIN(1, 5, 7, then + GROUP_VALUES)
+    BEGIN(2, 4, 6, then + 2 * GROUP_VALUES)
+    END(0)
+    BEGIN(3, 5, 7, then + 3 * GROUP_VALUES)
+    END(1)
+    for (size_t block = 0; block < w->n_blocks; block++, out += AMX_ROWS * out_stride, sums += AMX_ROWS) {
         const size_t n_rows = w->n_rows - block * AMX_ROWS; /* at least: those of the block */
         float(*scale)[CHUNK] = w->scale[block], (*minimum)[CHUNK] = w->minimum[block];
-#define START(i) __m512 acc##i = first || i >= n_rows ? _mm512_setzero_ps() : _mm512_loadu_ps(out + i * out_stride);
-#define SCALE(i)                                                                                                       \
-    acc##i = _mm512_fmadd_ps(_mm512_cvtepi32_ps(_mm512_loadu_si512(products[i])),                              \
-                             _mm512_mul_ps(d, _mm512_set1_ps(scale[i][g])), acc##i);
-#define MINIMUM(i) acc##i = _mm512_fmadd_ps(m, _mm512_set1_ps(minimum[i][g]), acc##i);
-#define STORE(i)                                                                                                       \
-    if (i < n_rows)                                                                                                    \
-        _mm512_storeu_ps(out + i * out_stride, acc##i);
         EACH_ROW(START)
-        for (size_t g = 0; g < p->n_groups; g++, step++) {
-            start_next(p, w, &ahead);
-            call_ahead(p);
-            end_product(w, step + 1); /* after the last step: nothing that anybody reads */
-            int32_t(*products)[SL_PANEL] = w->products[step % 2];
-            const __m512 d = _mm512_loadu_ps(p->d[g]);
-            EACH_ROW(SCALE)
-            if (gemm_has_minimum(type)) {
-                const __m512 m = _mm512_loadu_ps(p->m[g]);
-                EACH_ROW(MINIMUM)
-            }
+        for (size_t g = 0; g < n_groups; g += STEPS) {
+            then = p->values + (g + STEPS < n_groups ? g + STEPS : 0) * GROUP_VALUES;
+            BEGIN(0, 4, 6, then)
+            CALL_AHEAD
+            END(2)
+            FOLD(0)
+            BEGIN(1, 5, 7, then + GROUP_VALUES)
+            END(3)
+            FOLD(1)
+            BEGIN(2, 4, 6, then + 2 * GROUP_VALUES)
+            CALL_AHEAD
+            END(0)
+            FOLD(2)
+            BEGIN(3, 5, 7, then + 3 * GROUP_VALUES)
+            END(1)
+            FOLD(3)
         }
         EACH_ROW(STORE)
-#undef START
-#undef SCALE
-#undef MINIMUM
-#undef STORE
     }
 }
 
-/* Whole panels of up to MOST_BLOCKS blocks of rows. */
+/* Packed bytes from `next` on, in pieces that together reach as far. */
+AMX_INLINE void panel_next(panel *p, const work *w, uintptr_t next, size_t bytes)
+{
+    const size_t n_pieces = w->n_blocks * in_steps(p->n_groups) / 2;
+    p->next = next;
+    p->next_piece = (bytes / LINE + n_pieces) / n_pieces * LINE;
+}
+
+/* The outputs of n_panels panels for rows from `row` on. */
+AMX_INLINE void multiply_panels(float *out, const sl_gemm_args *args, const uint8_t *row, const uint8_t *panels,
+                                size_t n_panels, work *w, sl_wtype type)
+{
+    const size_t n_groups = args->n_in / SL_GROUP, panel_bytes = sl_wtype_row_bytes(type, args->n_in) * SL_PANEL;
+    panel p;
+    for (size_t g = 0; g < n_groups; g += CHUNK) {
+        const uint8_t *const first = panels + g / gemm_block_groups(type) * gemm_block_bytes(type);
+        p.n_groups = n_groups - g < CHUNK ? n_groups - g : CHUNK;
+        p.is_first = g == 0;
+        p.is_last = g + p.n_groups == n_groups;
+        const size_t bytes = p.n_groups / gemm_block_groups(type) * gemm_block_bytes(type);
+        rows_lay_out(w, row, args->n_in, g, p.n_groups, gemm_has_minimum(type));
+        for (size_t i = 0; i < n_panels; i++) {
+            const uint8_t *groups = first + i * panel_bytes;
+            uintptr_t next = (uintptr_t)groups + panel_bytes;
+            if (i + 1 == n_panels)
+                next = p.is_last ? (uintptr_t)panels + n_panels * panel_bytes : (uintptr_t)first + bytes;
+            panel_next(&p, w, next, bytes);
+            panel_decode(&p, groups, type);
+            panel_rows(out + i * SL_PANEL, args->out_stride, w->sums + i * w->n_blocks * AMX_ROWS, &p, w, type);
+        }
+    }
+}
+
+/* Whole panels of up to MOST_BLOCKS blocks of rows, as many panels at a time as have room for their sums. */
 AMX_INLINE void multiply(const sl_gemm_args *args, size_t first_row, size_t n_rows, sl_wtype type)
 {
     const amx_config config = {
         .palette = AMX_PALETTE,
         .row_bytes = {PLANE, PLANE, PLANE, PLANE, PLANE, PLANE, SL_GROUP, SL_GROUP},
         .rows = {AMX_ROWS, AMX_ROWS, AMX_ROWS, AMX_ROWS, GEMM_QUADS, GEMM_QUADS, AMX_ROWS, AMX_ROWS}};
-    const size_t n_groups = args->n_in / SL_GROUP, panel_bytes = sl_wtype_row_bytes(type, args->n_in) * SL_PANEL;
-    const size_t first_panel = args->first_out / SL_PANEL, n_panels = args->n / SL_PANEL;
+    const size_t panel_bytes = sl_wtype_row_bytes(type, args->n_in) * SL_PANEL, n_panels = args->n / SL_PANEL;
     const uint8_t *row = (const uint8_t *)args->qrows + first_row * sl_qrow_bytes(args->n_in);
-    panel p;
+    const uint8_t *panels = (const uint8_t *)args->packed + args->first_out / SL_PANEL * panel_bytes;
+    float *out = args->out + first_row * args->out_stride + args->first_out;
     work w;
     w.n_rows = n_rows;
+    w.n_blocks = (n_rows + AMX_ROWS - 1) / AMX_ROWS;
+    const size_t most = SUM_ROWS / (w.n_blocks * AMX_ROWS), n_turns = (n_panels + most - 1) / most;
     amx_configure(&config);
-    for (size_t g = 0; g < n_groups; g += CHUNK) {
-        const uint8_t *groups = (const uint8_t *)args->packed + first_panel * panel_bytes +
-                                g / gemm_block_groups(type) * gemm_block_bytes(type);
-        float *out = args->out + first_row * args->out_stride + args->first_out;
-        p.n_groups = n_groups - g < CHUNK ? n_groups - g : CHUNK;
-        rows_lay_out(&w, row, args->n_in, g, p.n_groups, gemm_has_minimum(type));
-        for (size_t i = 0; i < n_panels; i++, groups += panel_bytes, out += SL_PANEL) {
-            p.next = (uintptr_t)groups + panel_bytes;
-            p.left = p.n_groups / gemm_block_groups(type) * gemm_block_bytes(type);
-            p.each = (p.left * AMX_ROWS / (p.n_groups * n_rows) / LINE + 1) * LINE;
-            panel_decode(&p, groups, type);
-            panel_rows(out, args->out_stride, &p, &w, g == 0, type);
-        }
+    for (size_t turn = 0; turn < n_turns; turn++) {
+        const size_t from = turn * n_panels / n_turns, to = (turn + 1) * n_panels / n_turns;
+        multiply_panels(out + from * SL_PANEL, args, row, panels + from * panel_bytes, to - from, &w, type);
     }
     amx_release();
 }
