@@ -21,8 +21,10 @@ enum {
     MAX_SIDE = 16,                          /* segments side by side */
     MAX_HELD = MAX_SIDE * SL_SEGMENT_PARTS, /* parts per run of the pool */
     MAX_RING_HELD = 2 * SL_SEGMENT_PARTS,   /* of them in the ring: what is held, the reader cannot fill */
-    ENOUGH = 256,  /* tiles x blocks per run of the pool: waking a thread takes as long as 20 or so */
-    TOO_LITTLE = 8 /* tiles x blocks that one thread computes sooner than two could */
+    ENOUGH = 256,   /* tiles x blocks per run of the pool: waking a thread takes as long as 20 or so */
+    TOO_LITTLE = 8, /* tiles x blocks that one thread computes sooner than two could */
+    RUN_LEAST = 3,
+    RUN_MOST = 4 /* queries of a head whose tiles go to the kernel in runs */
 };
 
 struct sl_attn {
@@ -188,15 +190,15 @@ static void reset_states(uint8_t *states, size_t n, size_t stride, size_t head_d
     }
 }
 
-static void pack_queries(const sl_attn *attn, const item_span *span)
+static void pack_queries(const sl_attn *attn, item_span span)
 {
     sl_attn_qpack_fn pack = sl_kernels_attn_qpack(attn->options.kernels, attn->options.geom.type);
-    for (size_t b = 0; b < span->n; b++) {
-        size_t first = (span->first + b) * SL_LANES, n = min_size(SL_LANES, n_queries(attn) - first);
+    for (size_t b = 0; b < span.n; b++) {
+        size_t first = (span.first + b) * SL_LANES, n = min_size(SL_LANES, n_queries(attn) - first);
         const float *q[SL_LANES];
         for (size_t i = 0; i < n; i++)
-            q[i] = attn->rows->q + query_off(attn, span->head, first + i, attn->rows->q_stride);
-        pack(span->qblocks + b * sl_qblock_bytes(attn->options.geom.type, attn->head_dim), q, n, attn->head_dim,
+            q[i] = attn->rows->q + query_off(attn, span.head, first + i, attn->rows->q_stride);
+        pack(span.qblocks + b * sl_qblock_bytes(attn->options.geom.type, attn->head_dim), q, n, attn->head_dim,
              score_factor(attn));
     }
 }
@@ -205,10 +207,8 @@ static void begin_item(void *arg, size_t item, size_t worker)
 {
     sl_attn *attn = arg;
     item_span all = span_of(attn, item, worker);
-    for (size_t i = 0; i < all.n_heads; i++) {
-        item_span span = head_of(attn, all, i);
-        pack_queries(attn, &span);
-    }
+    for (size_t i = 0; i < all.n_heads; i++)
+        pack_queries(attn, head_of(attn, all, i));
     for (size_t place = 0; place < attn->side; place++)
         reset_states(span_of(attn, place * n_items(attn) + item, worker).segments, all.n * all.n_heads,
                      attn->state_bytes, attn->head_dim);
@@ -228,13 +228,10 @@ static void run_items(sl_attn *attn, size_t n, size_t work, sl_pool_task task)
  * items all the same; then as many segments as give it those, if there is room for their states. */
 static void divide(sl_attn *attn, size_t wanted)
 {
-    size_t blocks = attn->n_kv_heads * attn->n_blocks;
     uint64_t segments = (attn->rows->first_pos + SL_SEGMENT_TOKENS - 1) / SL_SEGMENT_TOKENS;
-    size_t most = min_size(MAX_SIDE, 1 + attn->spare_blocks / blocks);
+    size_t most = min_size(MAX_SIDE, 1 + attn->spare_blocks / (attn->n_kv_heads * attn->n_blocks));
     size_t filled = segments < most ? (size_t)segments : most;
-    attn->together = 1;
-    if (attn->n_blocks == 1)
-        attn->together = attn->n_kv_heads;
+    attn->together = attn->n_blocks == 1 ? attn->n_kv_heads : 1;
     while (attn->together > 1 && n_items(attn) * filled < wanted)
         attn->together--;
     attn->side = 1;
@@ -261,25 +258,39 @@ static void begin(sl_attn *attn, const sl_attn_rows *rows)
     run_items(attn, n_items(attn), attn->n_kv_heads * attn->n_blocks, begin_item);
 }
 
+/* Whether a part's tiles of one head go to the kernel together, because it has a way of its own for that. */
+static bool in_runs(const sl_attn *attn)
+{
+    const sl_kernels *kernels = attn->options.kernels;
+    return attn->options.geom.type == SL_KV_TYPE_Q8_0 && n_queries(attn) >= RUN_LEAST && n_queries(attn) <= RUN_MOST &&
+           kernels->level[SL_KERNEL_ENTRY_attn_tiles_q8] != SL_CPU_LEVEL_REF;
+}
+
+/* Blocks [first, first + n) of the span, n > 0, as a kernel takes them; without tile and masks. */
+static sl_tile_args args_of(const sl_attn *attn, const item_span *span, size_t first, size_t n)
+{
+    size_t first_query = (span->first + first) * SL_LANES;
+    return (sl_tile_args){
+        .head_dim = attn->head_dim,
+        .qblocks = span->qblocks + first * sl_qblock_bytes(attn->options.geom.type, attn->head_dim),
+        .states = span->segments + first * attn->state_bytes,
+        .state_stride = attn->state_bytes,
+        .n_queries = min_size(n * SL_LANES, n_queries(attn) - first_query),
+        .softcap = attn->options.softcap,
+        .scratch = span->scratch,
+        .next = span->next,
+    };
+}
+
 /* Folds one tile into blocks [first, first + n) of the span. masks, as in sl_tile_args: [of the span's blocks]. */
 static void fold_tile(const sl_attn *attn, const item_span *span, size_t first, size_t n, const uint8_t *tile,
                       const uint64_t *masks)
 {
     if (n == 0)
         return;
-    size_t first_query = (span->first + first) * SL_LANES;
-    sl_tile_args args = {
-        .tile = tile,
-        .head_dim = attn->head_dim,
-        .qblocks = span->qblocks + first * sl_qblock_bytes(attn->options.geom.type, attn->head_dim),
-        .states = span->segments + first * attn->state_bytes,
-        .state_stride = attn->state_bytes,
-        .n_queries = min_size(n * SL_LANES, n_queries(attn) - first_query),
-        .masks = masks ? masks + first * SL_LANES : NULL,
-        .softcap = attn->options.softcap,
-        .scratch = span->scratch,
-        .next = span->next,
-    };
+    sl_tile_args args = args_of(attn, span, first, n);
+    args.tile = tile;
+    args.masks = masks ? masks + first * SL_LANES : NULL;
     sl_kernels_attn_tile(attn->options.kernels, attn->options.geom.type)(&args);
 }
 
@@ -302,19 +313,29 @@ static bool ends_segment(const sl_kv_part *part)
 /* then: the item's next part of what is held, or NULL. */
 static void fold_part(const sl_attn *attn, const item_span *all, const sl_kv_part *part, const sl_kv_part *then)
 {
+    const sl_kernels *kernels = attn->options.kernels;
     size_t tile_bytes = sl_tile_bytes(attn->options.geom.type, attn->head_dim);
     size_t group_bytes = attn->n_kv_heads * tile_bytes;
     const uint8_t *tiles = part->tiles + all->head * tile_bytes;
-    for (uint32_t g = 0; g < part->n_groups; g++, tiles += group_bytes) {
-        const uint8_t *after = then ? then->tiles + all->head * tile_bytes : NULL;
-        if (g + 1 < part->n_groups)
-            after = tiles + group_bytes;
+    const uint8_t *after = then ? then->tiles + all->head * tile_bytes : NULL;
+    if (in_runs(attn)) {
         for (size_t i = 0; i < all->n_heads; i++) {
             item_span span = head_of(attn, *all, i);
             span.next = i + 1 < all->n_heads ? tiles + (i + 1) * tile_bytes : after;
+            sl_tile_args args = args_of(attn, &span, 0, span.n);
+            args.tile = tiles + i * tile_bytes;
+            kernels->attn_tiles_q8(&args, part->n_groups, group_bytes, kernels->attn_tile_q8);
+        }
+        return;
+    }
+    for (uint32_t g = 0; g < part->n_groups; g++, tiles += group_bytes)
+        for (size_t i = 0; i < all->n_heads; i++) {
+            item_span span = head_of(attn, *all, i);
+            span.next = g + 1 < part->n_groups ? tiles + group_bytes : after;
+            if (i + 1 < all->n_heads)
+                span.next = tiles + (i + 1) * tile_bytes;
             fold_tile(attn, &span, 0, span.n, tiles + i * tile_bytes, NULL);
         }
-    }
 }
 
 static void fold_held_item(void *arg, size_t item, size_t worker)
@@ -416,25 +437,25 @@ static void fold_own_tile(const sl_attn *attn, const item_span *span, const uint
     fold_tile(attn, span, hidden + cut, span->n - hidden - cut, tile, NULL);
 }
 
-static void finish_head(const sl_attn *attn, const item_span *span)
+static void finish_head(const sl_attn *attn, item_span span)
 {
     uint64_t pos = attn->rows->first_pos / SL_TILE * SL_TILE;
     size_t tile_bytes = sl_tile_bytes(attn->options.geom.type, attn->head_dim);
-    size_t last_query = min_size((span->first + span->n) * SL_LANES, n_queries(attn)) - 1;
+    size_t last_query = min_size((span.first + span.n) * SL_LANES, n_queries(attn)) - 1;
     uint64_t last_pos = attn->rows->first_pos + last_query / attn->group;
     for (size_t g = 0; pos <= last_pos; g++, pos += SL_TILE) {
         /* A segment that ended exactly where the own tiles start was folded with its last part. */
         if (pos % SL_SEGMENT_TOKENS == 0)
-            fold_segment(attn, span);
-        fold_own_tile(attn, span, attn->rows->own_groups + (g * attn->n_kv_heads + span->head) * tile_bytes, pos);
+            fold_segment(attn, &span);
+        fold_own_tile(attn, &span, attn->rows->own_groups + (g * attn->n_kv_heads + span.head) * tile_bytes, pos);
     }
-    fold_segment(attn, span);
-    for (size_t b = 0; b < span->n; b++) {
-        size_t first = (span->first + b) * SL_LANES, n = min_size(SL_LANES, n_queries(attn) - first);
+    fold_segment(attn, &span);
+    for (size_t b = 0; b < span.n; b++) {
+        size_t first = (span.first + b) * SL_LANES, n = min_size(SL_LANES, n_queries(attn) - first);
         float *out[SL_LANES];
         for (size_t i = 0; i < n; i++)
-            out[i] = attn->rows->out + query_off(attn, span->head, first + i, attn->rows->out_stride);
-        attn->options.kernels->attn_finish(span->totals + b * attn->state_bytes, out, n, attn->head_dim);
+            out[i] = attn->rows->out + query_off(attn, span.head, first + i, attn->rows->out_stride);
+        attn->options.kernels->attn_finish(span.totals + b * attn->state_bytes, out, n, attn->head_dim);
     }
 }
 
@@ -443,10 +464,8 @@ static void finish_item(void *arg, size_t item, size_t worker)
     sl_attn *attn = arg;
     size_t place = attn->rows->first_pos / SL_TILE * SL_TILE / SL_SEGMENT_TOKENS % attn->side;
     item_span all = span_of(attn, place * n_items(attn) + item, worker);
-    for (size_t i = 0; i < all.n_heads; i++) {
-        item_span span = head_of(attn, all, i);
-        finish_head(attn, &span);
-    }
+    for (size_t i = 0; i < all.n_heads; i++)
+        finish_head(attn, head_of(attn, all, i));
 }
 
 static void finish(sl_attn *attn)

@@ -1,5 +1,6 @@
 /* Q8_0 attention tiles against four queries of a block at once: what the versions for AVX-512 and AMX share. They
- * differ in how the products of bytes are made.
+ * differ in how the products of bytes are made. A run of tiles is folded in turn: the queries are split once, and their
+ * state is at hand until the last.
  * A lane of a vector of scores is one of four keys and one of four queries. A row of an operand holds four dimensions
  * (or keys) of 4 queries x 2 bytes x 2 groups: what one row of keys (or dimensions) as they lie, 64 bytes, meets.
  * Private to this folder, x86-64 only. */
@@ -29,9 +30,10 @@ typedef struct few_work {
     __mmask16 vis[FOUR_QUADS];                         /* if masked */
     __m512 m;
     __m128 alpha, beta;
-    const uint8_t *tile, *next;
-    const float *qs; /* a group's scales at g * SL_LANES */
-    float *state;    /* at its lanes */
+    float o[SL_MAX_HEAD_DIM / 4][SL_LANES]; /* of the state; lane 4 * i + j: dimension i of the four, query j */
+    __m128 m_state, l_state;
+    const uint8_t *tile, *next; /* next: to be called into the cache */
+    const float *qs;            /* a group's scales at g * SL_LANES */
     size_t head_dim, n_groups, n_pairs;
     __mmask8 seen; /* bit j: query j sees any key */
 } few_work;
@@ -107,15 +109,13 @@ AVX512_INLINE void softmax(few_work *w, float softcap, const bool masked)
     __m512 l = _mm512_add_ps(_mm512_add_ps(sum[0], sum[2]), _mm512_add_ps(sum[1], sum[3]));
     l = _mm512_add_ps(l, _mm512_shuffle_f32x4(l, l, 0x4e));
     l = _mm512_add_ps(l, _mm512_shuffle_f32x4(l, l, 0xb1));
-    __m128 before = _mm_load_ps(w->state), tile_m = _mm512_castps512_ps128(w->m), m_new = _mm_max_ps(tile_m, before);
+    __m128 before = w->m_state, tile_m = _mm512_castps512_ps128(w->m), m_new = _mm_max_ps(tile_m, before);
     __m512 x = _mm512_castps128_ps512(_mm_sub_ps(before, m_new));
     x = sl_avx512_exp2(_mm512_insertf32x4(x, _mm_sub_ps(tile_m, m_new), 1));
     w->alpha = _mm512_castps512_ps128(x);
     w->beta = _mm512_extractf32x4_ps(x, 1);
-    __m128 l_new =
-        _mm_fmadd_ps(_mm_load_ps(w->state + SL_LANES), w->alpha, _mm_mul_ps(_mm512_castps512_ps128(l), w->beta));
-    _mm_mask_store_ps(w->state, w->seen, m_new);
-    _mm_mask_store_ps(w->state + SL_LANES, w->seen, l_new);
+    w->l_state = _mm_fmadd_ps(w->l_state, w->alpha, _mm_mul_ps(_mm512_castps512_ps128(l), w->beta));
+    w->m_state = m_new;
 }
 
 /* ---- P ---- */
@@ -178,21 +178,62 @@ AVX512_INLINE void weights_of_pair(few_work *w, size_t pair, const bool masked)
     }
 }
 
+/* ---- the fold ---- */
+
+/* Four dimensions from d on: out, without its scale, joins o. */
+AVX512_INLINE void four_fold(few_work *w, size_t d, __m512i out)
+{
+    const __m512 scale = _mm512_broadcast_f32x4(w->scale[d / SL_GROUP]), alpha = _mm512_broadcast_f32x4(w->alpha);
+    __m512 o = _mm512_mul_ps(_mm512_cvtepi32_ps(out), scale);
+    o = _mm512_mul_ps(o, _mm512_broadcast_f32x4(w->beta));
+    _mm512_store_ps(w->o[d / 4], _mm512_fmadd_ps(_mm512_load_ps(w->o[d / 4]), alpha, o));
+}
+
+AVX512_INLINE void state_load(few_work *w, const float *state)
+{
+    w->m_state = _mm_loadu_ps(state);
+    w->l_state = _mm_loadu_ps(state + SL_LANES);
+    for (size_t d = 0; d < w->head_dim; d++)
+        _mm_store_ps(w->o[d / 4] + d % 4 * 4, _mm_loadu_ps(state + (2 + d) * SL_LANES));
+}
+
+AVX512_INLINE void state_store(const few_work *w, float *state)
+{
+    _mm_mask_storeu_ps(state, w->seen, w->m_state);
+    _mm_mask_storeu_ps(state + SL_LANES, w->seen, w->l_state);
+    for (size_t d = 0; d < w->head_dim; d++)
+        _mm_mask_storeu_ps(state + (2 + d) * SL_LANES, w->seen, _mm_load_ps(w->o[d / 4] + d % 4 * 4));
+}
+
 /* ---- the loop over queries ---- */
 
-typedef void (*four_fn)(few_work *w, float softcap, bool masked);
+/* Tiles that lie `stride` bytes apart. */
+typedef struct four_tiles {
+    const uint8_t *first, *next; /* next: behind the last, or NULL */
+    size_t n, stride;
+} four_tiles;
 
-/* Queries [first, n_queries), all of one block. `four` is called with constants, so that it is inlined. */
-AVX512_INLINE void four_run(const sl_tile_args *args, size_t first, four_fn four)
+/* Tile i of them, or what comes behind. */
+AVX512_INLINE const uint8_t *four_tile(const four_tiles *tiles, size_t i)
+{
+    if (i < tiles->n)
+        return tiles->first + i * tiles->stride;
+    return tiles->next ? tiles->next : tiles->first;
+}
+
+typedef void (*four_fn)(few_work *w, const four_tiles *tiles, float softcap, bool masked);
+
+/* Queries [first, n_queries), all of one block, against args->tile and those that follow it. `four` is called with
+ * constants, so that it is inlined. */
+AVX512_INLINE void four_run(const sl_tile_args *args, size_t first, size_t n_tiles, size_t stride, four_fn four)
 {
     const size_t head_dim = args->head_dim;
     const uint8_t *block = args->qblocks + first / SL_LANES * sl_qblock_bytes(SL_KV_TYPE_Q8_0, head_dim);
     few_work w; /* not zeroed: it is large */
-    w.tile = args->tile;
+    four_tiles tiles = {args->tile, args->next, n_tiles, stride};
     w.head_dim = head_dim;
     w.n_groups = head_dim / SL_GROUP;
     w.n_pairs = (w.n_groups + 1) / 2;
-    w.next = args->next ? args->next : args->tile;
     for (size_t query = first; query < args->n_queries; query += 4) {
         uint64_t masks[4], all = UINT64_MAX;
         w.seen = 0;
@@ -203,16 +244,18 @@ AVX512_INLINE void four_run(const sl_tile_args *args, size_t first, four_fn four
         }
         if (w.seen == 0)
             continue;
-        w.state = (float *)(void *)(args->states + query / SL_LANES * args->state_stride) + query % SL_LANES;
+        float *state = (float *)(void *)(args->states + query / SL_LANES * args->state_stride) + query % SL_LANES;
+        state_load(&w, state);
         w.qs = (const float *)(const void *)(block + head_dim * SL_LANES * sizeof(int16_t)) + query % SL_LANES;
         split_queries(&w, block + query % SL_LANES * 4);
         if (all == UINT64_MAX)
-            four(&w, args->softcap, false);
+            four(&w, &tiles, args->softcap, false);
         else {
             read_masks(&w, masks);
-            four(&w, args->softcap, true);
+            four(&w, &tiles, args->softcap, true);
         }
-        w.next = args->tile; /* the next one is on its way */
+        state_store(&w, state);
+        tiles.next = NULL; /* it is on its way */
     }
 }
 

@@ -1,10 +1,11 @@
 /* Q8_0 attention tiles against four queries at a time (attn_four.h) for AMX: the bits of attn_ref.c. One left operand
  * of sixteen keys, or dimensions, as they lie meets all of their bytes. */
-#include "kernel/attn_few.h"
+#include "kernel/levels.h"
 
 #if defined(__x86_64__)
 
 #include "kernel/amx.h"
+#include "kernel/attn_few.h"
 #include "kernel/attn_four.h"
 
 enum { TILE_BYTES = AMX_ROWS * AMX_ROW_BYTES, BLOCKS = SL_TILE / AMX_ROWS };
@@ -14,26 +15,24 @@ typedef int32_t products[SL_TILE][SL_LANES];
 
 /* ---- tile instructions: 64 keys or dimensions times a pair of groups ---- */
 
-AMX_INLINE void score_products(few_work *w, size_t pair)
+/* Of a tile's keys, which need not be the tile of w. */
+AMX_INLINE void score_products(const few_work *w, const uint8_t *tile, size_t pair)
 {
     const size_t stride = w->head_dim;
-    const uint8_t *k = w->tile + pair * AMX_ROW_BYTES, *k1 = k + AMX_ROWS * stride, *k2 = k1 + AMX_ROWS * stride;
+    const uint8_t *k = tile + pair * AMX_ROW_BYTES, *k1 = k + AMX_ROWS * stride, *k2 = k1 + AMX_ROWS * stride;
     const uint8_t *k3 = k2 + AMX_ROWS * stride;
     AMX_LOAD(2, w->q[pair][0], AMX_ROW_BYTES);
     AMX_LOAD(3, w->q[pair][1], AMX_ROW_BYTES);
-#define LOW(c, a, from)                                                                                                \
+#define PRODUCT(c, a, from)                                                                                            \
     AMX_LOAD(a, from, stride);                                                                                         \
     AMX_ZERO(c);                                                                                                       \
-    AMX_DOT_SU(c, a, 2);
-#define HIGH(c, a, from)                                                                                               \
-    AMX_LOAD(a, from, stride);                                                                                         \
+    AMX_DOT_SU(c, a, 2);                                                                                               \
     AMX_DOT_SS(c, a, 3);
-    LOW(4, 0, k) LOW(5, 1, k1) LOW(6, 0, k2) LOW(7, 1, k3) HIGH(4, 0, k) HIGH(5, 1, k1) HIGH(6, 0, k2) HIGH(7, 1, k3)
-#undef LOW
-#undef HIGH
+    PRODUCT(4, 0, k) PRODUCT(5, 1, k1) PRODUCT(6, 0, k2) PRODUCT(7, 1, k3)
+#undef PRODUCT
 }
 
-AMX_INLINE void output_products(few_work *w, size_t pair)
+AMX_INLINE void output_products(const few_work *w, size_t pair)
 {
     const uint8_t *v = w->tile + 68 * w->head_dim + pair * BLOCKS * TILE_BYTES;
     AMX_LOAD(2, w->p[pair], AMX_ROW_BYTES);
@@ -96,52 +95,65 @@ AMX_INLINE void add_scores(few_work *w, products from, size_t pair, const bool w
 
 /* ---- the fold ---- */
 
-AMX_INLINE void fold_group(const few_work *w, products from, size_t g, const bool masked)
+/* A product's row holds low and high bytes of the first group, then of the second: [quarter] those of four rows. */
+AMX_INLINE void fold_group(few_work *w, products from, size_t g)
 {
-    const __m128 scale = w->scale[g], alpha = w->alpha, beta = w->beta;
-    const int32_t *in = from[g % 2 * SL_GROUP] + g % 2 * 8;
-    float *at = w->state + (2 + g * SL_GROUP) * SL_LANES;
-    for (int i = 0; i < SL_GROUP; i++, at += SL_LANES, in += SL_LANES) {
-        __m128i low = _mm_load_si128((const __m128i *)(const void *)in);
-        __m128i high = _mm_load_si128((const __m128i *)(const void *)(in + 4));
-        __m128 o = _mm_cvtepi32_ps(_mm_add_epi32(low, _mm_slli_epi32(high, 8)));
-        o = _mm_mul_ps(_mm_mul_ps(o, scale), beta);
-        o = _mm_fmadd_ps(_mm_load_ps(at), alpha, o);
-        if (masked)
-            _mm_mask_store_ps(at, w->seen, o);
-        else
-            _mm_store_ps(at, o);
+    const int32_t *in = from[g % 2 * SL_GROUP];
+    for (size_t i = 0; i < SL_GROUP; i += 4, in += 4 * SL_LANES) {
+        __m512i a = _mm512_load_si512(in), b = _mm512_load_si512(in + SL_LANES);
+        __m512i c = _mm512_load_si512(in + 2 * SL_LANES), d = _mm512_load_si512(in + 3 * SL_LANES);
+        __m512i ab = g % 2 ? _mm512_shuffle_i32x4(a, b, 0xee) : _mm512_shuffle_i32x4(a, b, 0x44);
+        __m512i cd = g % 2 ? _mm512_shuffle_i32x4(c, d, 0xee) : _mm512_shuffle_i32x4(c, d, 0x44);
+        __m512i out = join(_mm512_shuffle_i32x4(ab, cd, 0x88), _mm512_shuffle_i32x4(ab, cd, 0xdd));
+        four_fold(w, g * SL_GROUP + i, out);
     }
 }
 
 /* ---- the entry ---- */
 
-AMX_INLINE void four_queries(few_work *w, float softcap, const bool masked)
+/* Softmax and outputs of w's tile, whose scores are complete. */
+AMX_INLINE void fold_tile(few_work *w, products out, float softcap, const bool masked)
 {
-    const uint8_t *next = w->next;
-    _Alignas(64) products out;
-    for (size_t pair = 0; pair < w->n_pairs; pair++) {
-        score_products(w, pair);
-        store_products(out);
-        sl_attn_fetch_outer(next + pair * 2 * SL_GROUP * SL_TILE, 2 * SL_GROUP * SL_TILE);
-        if (2 * pair + 1 < w->n_groups)
-            add_scores(w, out, pair, true);
-        else
-            add_scores(w, out, pair, false);
-    }
     four_softmax(w, softcap, masked);
     for (size_t pair = 0; pair < w->n_pairs; pair++) {
         weights_of_pair(w, pair, masked);
         output_products(w, pair);
         store_products(out);
-        sl_attn_fetch_outer(next + 68 * w->head_dim + pair * 2 * SL_GROUP * SL_TILE, 2 * SL_GROUP * SL_TILE);
-        for (size_t g = 2 * pair; g < 2 * pair + 2 && g < w->n_groups; g++)
-            fold_group(w, out, g, masked);
+        sl_attn_fetch_outer(w->next + 68 * w->head_dim + pair * 2 * SL_GROUP * SL_TILE, 2 * SL_GROUP * SL_TILE);
+        fold_group(w, out, 2 * pair);
+        if (2 * pair + 1 < w->n_groups)
+            fold_group(w, out, 2 * pair + 1);
     }
     four_fetch_scales(w);
 }
 
-AMX void sl_attn_four_q8_amx(const sl_tile_args *args, size_t first)
+/* Products take their time: those of the pair after, or of the tile after, are begun before a pair's are used. */
+AMX_INLINE void four_queries(few_work *w, const four_tiles *tiles, float softcap, const bool masked)
+{
+    _Alignas(64) products out[3];
+    size_t turn = 0;
+    score_products(w, tiles->first, 0);
+    store_products(out[turn]);
+    for (size_t i = 0; i < tiles->n; i++) {
+        w->tile = four_tile(tiles, i);
+        w->next = four_tile(tiles, i + 2); /* the tile after is read already */
+        for (size_t pair = 0; pair < w->n_pairs; pair++, turn = 1 - turn) {
+            if (pair + 1 < w->n_pairs)
+                score_products(w, w->tile, pair + 1);
+            else if (i + 1 < tiles->n)
+                score_products(w, four_tile(tiles, i + 1), 0);
+            store_products(out[1 - turn]);
+            sl_attn_fetch_outer(w->next + pair * 2 * SL_GROUP * SL_TILE, 2 * SL_GROUP * SL_TILE);
+            if (2 * pair + 1 < w->n_groups)
+                add_scores(w, out[turn], pair, true);
+            else
+                add_scores(w, out[turn], pair, false);
+        }
+        fold_tile(w, out[2], softcap, masked);
+    }
+}
+
+AMX_INLINE void run(const sl_tile_args *args, size_t first, size_t n_tiles, size_t stride)
 {
     static const amx_config config = {
         .palette = AMX_PALETTE,
@@ -149,8 +161,21 @@ AMX void sl_attn_four_q8_amx(const sl_tile_args *args, size_t first)
                       AMX_ROW_BYTES, AMX_ROW_BYTES},
         .rows = {AMX_ROWS, AMX_ROWS, AMX_ROWS, AMX_ROWS, AMX_ROWS, AMX_ROWS, AMX_ROWS, AMX_ROWS}};
     amx_configure(&config);
-    four_run(args, first, four_queries);
+    four_run(args, first, n_tiles, stride, four_queries);
     amx_release();
+}
+
+AMX void sl_attn_four_q8_amx(const sl_tile_args *args, size_t first)
+{
+    run(args, first, 1, 0);
+}
+
+AMX void sl_attn_tiles_q8_amx(const sl_tile_args *args, size_t n_tiles, size_t stride, sl_attn_tile_fn tile)
+{
+    if (args->n_queries < SL_FOUR_LEAST || args->n_queries > SL_FEW_AMX_Q8)
+        sl_attn_tiles_q8_ref(args, n_tiles, stride, tile);
+    else
+        run(args, 0, n_tiles, stride);
 }
 
 #else

@@ -1,7 +1,7 @@
 /* Q8_0 attention tiles against four queries at a time (attn_four.h) for AVX-512 with VNNI: the bits of attn_ref.c.
  * A lane of a vector is one of four keys (or dimensions) and one of four queries: 32 bits of a key's bytes are spread
  * over four lanes by a shuffle, the queries' are repeated by a broadcast from memory. */
-#include "kernel/attn_few.h"
+#include "kernel/levels.h"
 
 #if defined(__x86_64__)
 
@@ -105,34 +105,18 @@ AVX512_INLINE __m512i dot_of_values(const uint8_t *p, const rows_of_four *values
             return _mm512_add_epi32(sum, _mm512_slli_epi32(sum_high, 8));
 }
 
-AVX512_INLINE void fold_row(const few_work *w, float *at, __m128 o, const bool masked)
-{
-    o = _mm_fmadd_ps(_mm_loadu_ps(at), w->alpha, o);
-    if (masked)
-        _mm_mask_storeu_ps(at, w->seen, o);
-    else
-        _mm_storeu_ps(at, o);
-}
-
-AVX512_INLINE void outputs_of_group(const few_work *w, size_t g, const bool masked)
+AVX512_INLINE void outputs_of_group(few_work *w, size_t g)
 {
     const uint8_t *v = w->tile + 68 * w->head_dim + g * SL_GROUP * SL_TILE, *p = w->p[g / 2] + g % 2 * 32;
-    const __m512 scale = _mm512_broadcast_f32x4(w->scale[g]), beta = _mm512_broadcast_f32x4(w->beta);
-    float *at = w->state + (2 + g * SL_GROUP) * SL_LANES;
-    for (int i = 0; i < SL_GROUP; i += 4, v += 4 * SL_TILE, at += 4 * SL_LANES) {
+    for (size_t i = 0; i < SL_GROUP; i += 4, v += 4 * SL_TILE) {
         const rows_of_four values = rows_load(v, SL_TILE, true);
-        __m512 o = _mm512_mul_ps(_mm512_cvtepi32_ps(dot_of_values(p, &values)), scale);
-        o = _mm512_mul_ps(o, beta);
-        fold_row(w, at, _mm512_castps512_ps128(o), masked);
-        fold_row(w, at + SL_LANES, _mm512_extractf32x4_ps(o, 1), masked);
-        fold_row(w, at + 2 * SL_LANES, _mm512_extractf32x4_ps(o, 2), masked);
-        fold_row(w, at + 3 * SL_LANES, _mm512_extractf32x4_ps(o, 3), masked);
+        four_fold(w, g * SL_GROUP + i, dot_of_values(p, &values));
     }
 }
 
 /* ---- the entry ---- */
 
-AVX512_INLINE void four_queries(few_work *w, float softcap, const bool masked)
+AVX512_INLINE void fold_tile(few_work *w, float softcap, const bool masked)
 {
     for (size_t pair = 0; pair < w->n_pairs; pair++) {
         sl_attn_fetch_outer(w->next + pair * 2 * SL_GROUP * SL_TILE, 2 * SL_GROUP * SL_TILE);
@@ -146,14 +130,31 @@ AVX512_INLINE void four_queries(few_work *w, float softcap, const bool masked)
         weights_of_pair(w, pair, masked);
         sl_attn_fetch_outer(w->next + 68 * w->head_dim + pair * 2 * SL_GROUP * SL_TILE, 2 * SL_GROUP * SL_TILE);
         for (size_t g = 2 * pair; g < 2 * pair + 2 && g < w->n_groups; g++)
-            outputs_of_group(w, g, masked);
+            outputs_of_group(w, g);
     }
     four_fetch_scales(w);
 }
 
+AVX512_INLINE void four_queries(few_work *w, const four_tiles *tiles, float softcap, const bool masked)
+{
+    for (size_t i = 0; i < tiles->n; i++) {
+        w->tile = four_tile(tiles, i);
+        w->next = four_tile(tiles, i + 1);
+        fold_tile(w, softcap, masked);
+    }
+}
+
 AVX512 void sl_attn_four_q8_avx512(const sl_tile_args *args, size_t first)
 {
-    four_run(args, first, four_queries);
+    four_run(args, first, 1, 0, four_queries);
+}
+
+AVX512 void sl_attn_tiles_q8_avx512(const sl_tile_args *args, size_t n_tiles, size_t stride, sl_attn_tile_fn tile)
+{
+    if (args->n_queries < SL_FOUR_LEAST || args->n_queries > SL_FEW_AVX512_Q8)
+        sl_attn_tiles_q8_ref(args, n_tiles, stride, tile);
+    else
+        four_run(args, 0, n_tiles, stride, four_queries);
 }
 
 #else

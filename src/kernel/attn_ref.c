@@ -213,6 +213,15 @@ void sl_attn_tile_q8_ref(const sl_tile_args *args)
     tile_queries(args, SL_KV_TYPE_Q8_0);
 }
 
+void sl_attn_tiles_q8_ref(const sl_tile_args *args, size_t n_tiles, size_t stride, sl_attn_tile_fn tile)
+{
+    sl_tile_args one = *args;
+    for (size_t i = 0; i < n_tiles; i++, one.tile += stride) {
+        one.next = i + 1 < n_tiles ? one.tile + stride : args->next;
+        tile(&one);
+    }
+}
+
 /* ---- segments and the end ---- */
 
 void sl_attn_segfold_ref(uint8_t *totals, uint8_t *segments, size_t state_stride, size_t n_blocks, size_t head_dim)

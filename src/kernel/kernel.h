@@ -67,6 +67,10 @@ typedef struct sl_tile_args {
 
 typedef void (*sl_attn_tile_fn)(const sl_tile_args *args);
 
+/* n_tiles tiles, the first at args->tile, the others `stride` bytes apart behind it, folded one after another as by as
+ * many calls of `tile`, which is the attn_tile of the same table and type; args->next is what follows the last. */
+typedef void (*sl_attn_tiles_fn)(const sl_tile_args *args, size_t n_tiles, size_t stride, sl_attn_tile_fn tile);
+
 /* q[i]: D floats of lane i, i < n <= 16; c = binary32 of log2(e) * the score's scale (softcap a: of scale / a). */
 typedef void (*sl_attn_qpack_fn)(void *qblock, const float *const *q, size_t n, size_t head_dim, float c);
 

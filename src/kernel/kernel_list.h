@@ -8,6 +8,7 @@
     X(attn_qpack_q8, sl_attn_qpack_fn)  \
     X(attn_tile_f16, sl_attn_tile_fn)   \
     X(attn_tile_q8, sl_attn_tile_fn)    \
+    X(attn_tiles_q8, sl_attn_tiles_fn)  \
     X(attn_segfold, sl_attn_segfold_fn) \
     X(attn_finish, sl_attn_finish_fn)   \
     X(kv_pack_f16, sl_kv_pack_fn)       \

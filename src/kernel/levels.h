@@ -21,7 +21,8 @@
 /* attn_avxvnni.c */
 #define SL_KERNELS_ATTN_AVXVNNI(X) X(attn_tile_q8, sl_attn_tile_fn)
 
-#define SL_KERNELS_ATTN_AVX512(X) X(attn_tile_f16, sl_attn_tile_fn) X(attn_tile_q8, sl_attn_tile_fn)
+#define SL_KERNELS_ATTN_AVX512(X)                                                                                      \
+    X(attn_tile_f16, sl_attn_tile_fn) X(attn_tile_q8, sl_attn_tile_fn) X(attn_tiles_q8, sl_attn_tiles_fn)
 
 /* gemm_avx2.c, gemm_float_avx2.c, vec_avx2.c */
 #define SL_KERNELS_GEMM_AVX2(X)                                                                                        \
@@ -69,6 +70,7 @@
 /* attn_amx.c, gemm_amx.c */
 #define SL_KERNELS_AMX(X)                                                                                              \
     X(attn_tile_q8, sl_attn_tile_fn)                                                                                   \
+    X(attn_tiles_q8, sl_attn_tiles_fn)                                                                                 \
     X(gemm_q8_0, sl_gemm_fn)                                                                                           \
     X(gemm_q4_0, sl_gemm_fn)                                                                                           \
     X(gemm_q4_1, sl_gemm_fn)                                                                                           \

@@ -8,6 +8,8 @@
 /* A prototype by the name of its function type: C cannot declare a function through a pointer type. */
 #define SL_PROTO_sl_attn_qpack_fn(f) void f(void *qblock, const float *const *q, size_t n, size_t head_dim, float c)
 #define SL_PROTO_sl_attn_tile_fn(f) void f(const sl_tile_args *args)
+#define SL_PROTO_sl_attn_tiles_fn(f)                                                                                   \
+    void f(const sl_tile_args *args, size_t n_tiles, size_t stride, sl_attn_tile_fn tile)
 #define SL_PROTO_sl_attn_segfold_fn(f)                                                                                 \
     void f(uint8_t *totals, uint8_t *segments, size_t state_stride, size_t n_blocks, size_t head_dim)
 #define SL_PROTO_sl_attn_finish_fn(f) void f(const uint8_t *total, float *const *out, size_t n, size_t head_dim)

@@ -18,6 +18,7 @@ static const struct {
     {"attn_qpack_q8", "avx2 neon"},
     {"attn_tile_f16", "avx2 avx512 neon sme"},
     {"attn_tile_q8", "avx2 avxvnni avx512 amx neon i8mm sme"},
+    {"attn_tiles_q8", "avx512 amx"},
     {"attn_segfold", "avx2 neon"},
     {"attn_finish", "avx2 neon"},
     {"kv_pack_f16", "avx2 neon"},
