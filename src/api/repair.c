@@ -90,7 +90,7 @@ static sl_status compute(repairing *r, sl_graph *graph, sl_kv *kv, size_t window
     return status == SL_CANCELLED && r->is_through ? SL_OK : status;
 }
 
-static sl_status put_layers(repairing *r, const sl_kv *kv, sl_err *err)
+static sl_status put_layers(repairing *r, sl_kv *kv, sl_err *err)
 {
     sl_status status = SL_OK;
     for (uint32_t layer = 0; status == SL_OK && layer < r->work->n_layers; layer++) {
@@ -168,7 +168,7 @@ static sl_status repair_parts(repairing *r, const sl_repair_work *work, sl_err *
         status = put_layers(r, kv, err);
     sl_kv_destroy(kv);
     sl_graph_destroy(graph);
-    r->done_tokens += work->n_tokens;
+    r->done_tokens += status == SL_OK ? work->n_tokens : 0;
     return status;
 }
 

@@ -81,3 +81,11 @@ size_t sl_geom_max_part_bytes(const sl_geom *geom)
     }
     return most;
 }
+
+bool sl_geom_is_same(const sl_geom *a, const sl_geom *b)
+{
+    bool is_same = a->type == b->type && a->n_layers == b->n_layers;
+    for (uint32_t i = 0; is_same && i < a->n_layers; i++)
+        is_same = a->layers[i].n_kv_heads == b->layers[i].n_kv_heads && a->layers[i].head_dim == b->layers[i].head_dim;
+    return is_same;
+}

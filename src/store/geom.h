@@ -6,6 +6,7 @@
 #ifndef SL_GEOM_H
 #define SL_GEOM_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/err.h"
@@ -40,5 +41,6 @@ uint64_t sl_geom_segment_bytes(const sl_geom *geom);
 uint64_t sl_geom_block_off(const sl_geom *geom, uint64_t segment, uint32_t layer); /* from the file's first block */
 uint64_t sl_geom_token_bytes(const sl_geom *geom); /* KV bytes of one token, all layers (exact: tile bytes / 64) */
 size_t sl_geom_max_part_bytes(const sl_geom *geom);
+bool sl_geom_is_same(const sl_geom *a, const sl_geom *b); /* type and every layer */
 
 #endif

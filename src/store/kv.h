@@ -94,9 +94,9 @@ sl_status sl_kv_commit(sl_kv *kv, const int32_t *ids, uint64_t intended_tokens, 
 sl_status sl_kv_finish(sl_kv *kv, sl_err *err) SL_CHECK;
 
 /* Part `part` of a layer (of the whole context, 1024 tokens each) as it is stored, the unfilled tile group included,
- * whole: from memory or flash. For parts that were appended to this context; nothing is compared. Between passes, or
+ * whole: from memory, or from flash and verified. For parts that were appended to this context. Between passes, or
  * after one that was cancelled behind the layer. out: a whole part. */
-sl_status sl_kv_get_part(const sl_kv *kv, uint32_t layer, uint64_t part, uint8_t *out, sl_err *err) SL_CHECK;
+sl_status sl_kv_get_part(sl_kv *kv, uint32_t layer, uint64_t part, uint8_t *out, sl_err *err) SL_CHECK;
 
 /* Between passes, not with keep: all layers forget what they have from n_tokens on (a layer that has less keeps it),
  * wherever it lies; what is left is as if the rest had never been there. A part that the cut falls in is read and

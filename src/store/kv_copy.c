@@ -51,18 +51,10 @@ static sl_status copy_layer(copy_run *c, uint32_t layer, sl_err *err)
     return status;
 }
 
-static bool is_same_geometry(const sl_geom *a, const sl_geom *b)
-{
-    bool is_same = a->type == b->type && a->n_layers == b->n_layers;
-    for (uint32_t i = 0; is_same && i < a->n_layers; i++)
-        is_same = a->layers[i].n_kv_heads == b->layers[i].n_kv_heads && a->layers[i].head_dim == b->layers[i].head_dim;
-    return is_same;
-}
-
 sl_status sl_kv_copy(sl_kv *to, sl_kv *from, uint64_t n_tokens, const sl_durable_watch *watch, sl_err *err)
 {
     copy_run c = {.to = to, .from = from, .n_tokens = n_tokens, .watch = watch};
-    if (!is_same_geometry(&to->geom, &from->geom))
+    if (!sl_geom_is_same(&to->geom, &from->geom))
         return sl_err_set(err, SL_USAGE, "a context is copied to one of another geometry");
     for (uint32_t i = 0; i < from->geom.n_layers; i++) {
         uint64_t at = sl_writer_tokens(to->writer, i), stored = sl_writer_tokens(from->writer, i);

@@ -24,11 +24,7 @@ static sl_status check_geometry(const sl_kv *kv, sl_err *err)
     if (stored->type != kv->geom.type)
         return sl_err_set(err, SL_REFUSED, "%s: its type is %s, this run's is %s", kv->file.name, types[stored->type],
                           types[kv->geom.type]);
-    bool is_same = stored->n_layers == kv->geom.n_layers;
-    for (uint32_t i = 0; is_same && i < stored->n_layers; i++)
-        is_same = stored->layers[i].n_kv_heads == kv->geom.layers[i].n_kv_heads &&
-                  stored->layers[i].head_dim == kv->geom.layers[i].head_dim;
-    return is_same
+    return sl_geom_is_same(stored, &kv->geom)
                ? SL_OK
                : sl_err_set(err, SL_REFUSED,
                             "%s: %" PRIu32 " layers, %" PRIu32 " KV heads of %" PRIu32

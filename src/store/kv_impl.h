@@ -28,8 +28,8 @@ struct sl_kv {
 /* Takes over what the durable file holds: whole parts as they lie, the open part and the tail by way of the writer. */
 sl_status sl_kv_load(sl_kv *kv, sl_err *err) SL_CHECK;
 
-/* After sl_stream_pause, which gave `room` (a part of memory): the full tile groups of a stored part, verified;
- * borrowed from room, or from where they stay. */
+/* The full tile groups of a stored part, verified; borrowed from `room` (a part of memory: after sl_stream_pause, what
+ * that gave), or from where they stay. */
 sl_status sl_kv_fetch(sl_kv *kv, uint32_t layer, uint64_t part, uint8_t *room, const uint8_t **groups,
                       sl_err *err) SL_CHECK;
 /* SL_OK, or that it is lost. */
