@@ -237,7 +237,7 @@ static sl_status answer(chat_talk *t, const sl_stats *before, sl_err *err)
     draw.token = on_token;
     draw.arg = t;
     t->n_text = t->n_ids = 0;
-    t->has_text = false;
+    t->has_text = t->out_of_memory = false;
     sl_status status = sl_context_generate(t->context, &draw, &result, err);
     if (t->has_text || !t->is_json) {
         fputc('\n', t->text_out);

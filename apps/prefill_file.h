@@ -37,7 +37,8 @@ char *prefill_beside(const char *output);
 
 /* Closed by the caller whatever comes back. Prints on stderr what will be kept and what it will take. */
 sl_status prefill_file_open(prefill_file *file, const prefill_request *request, sl_err *err) SL_TEXT_CHECK;
-/* After the text is in and the context destroyed: the second file takes the first one's name. */
+/* After the text is in: the second file takes the first one's name. The context can then only be asked what it
+ * measured, and destroyed. */
 sl_status prefill_file_end(prefill_file *file, sl_err *err) SL_TEXT_CHECK;
 void prefill_file_close(prefill_file *file);
 

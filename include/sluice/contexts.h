@@ -18,11 +18,11 @@ typedef struct sl_store_options {
     uint64_t more_tokens; /* and so many more than it holds */
 } sl_store_options;
 
-/* What the last commit left. engine NULL: for looking only. SL_REFUSED: being written by another, another version.
- * SL_DAMAGED names what is wrong. */
+/* What the last commit left. engine NULL: for looking only; else closed before the engine. *out owned by caller, NULL
+ * on error. SL_REFUSED: being written by another, another version. SL_DAMAGED names what is wrong. */
 sl_status sl_store_open(sl_engine *engine, const sl_store_options *options, sl_store **out, sl_err *err);
-/* A new file for a context of these options, of prompt_tokens + predict_tokens; holds nothing yet. SL_REFUSED when the
- * name is taken. */
+/* A new file for a context of these options, of prompt_tokens + predict_tokens; holds nothing yet. *out as above.
+ * SL_REFUSED when the name is taken. SL_USAGE: the engine has no weights. */
 sl_status sl_store_create(sl_engine *engine, const char *path, const sl_context_options *options, sl_store **out,
                           sl_err *err);
 void sl_store_close(sl_store *store);
@@ -35,7 +35,7 @@ typedef struct sl_store_info {
     uint32_t n_layers, n_kv_heads, head_dim, n_vocab;
     uint64_t token_bytes; /* KV bytes of a token, all layers */
     uint32_t arithmetic_version, format_version;
-    const char *model_name; /* borrowed, as ids and note */
+    const char *model_name; /* borrowed, as ids and note, while the store is open */
     uint64_t model[2], tokenizer; /* fingerprints */
     double rope_base, rope_scale;
     const int32_t *ids; /* [n_tokens] */
@@ -74,11 +74,12 @@ typedef struct sl_store_shared {
 
 /* `to`, open for writing, unfinished, without tokens or with whole segments of `from`, takes over those that it lacks:
  * by reference where the file system can, else as a copy whose checksums are verified. They then are committed. Nothing
- * where `to` holds a part of a segment. */
+ * where `to` holds a part of a segment, or is finished. SL_USAGE: of another kind than `from`. SL_DAMAGED: a part that
+ * would be copied. After an error or SL_CANCELLED, too, `to` holds whole segments, and the call can be made again. */
 sl_status sl_store_share(sl_store *to, const sl_store_share_options *options, sl_store_shared *out, sl_err *err);
 /* A finished file, open for writing, gets the name `path` in its folder, in place of a file that has it (and that the
  * caller should have open for writing, too): at every moment the name is one file's or the other's. On the disk when it
- * returns. `store` can only be closed afterwards. */
+ * returns. `store` can only be closed afterwards. SL_USAGE: unfinished. */
 sl_status sl_store_rename(sl_store *store, const char *path, sl_err *err);
 
 #define SL_STORE_ALL UINT64_MAX

@@ -151,6 +151,9 @@ sl_status sl_chat_find(sl_engine *engine, const sl_chat *chat, const int32_t *id
         return sl_err_set(err, SL_REFUSED, "%s: '<|im_end|>' is no end token of the vocabulary: where messages end "
                           "cannot be seen", engine->path);
     size_t message_off = 0; /* of the user message behind an answer that is being looked at */
+    if (n > 0 && chat->head.n == 0)
+        return sl_err_set(err, SL_REFUSED, "%s: the vocabulary has no token for the chat template's head",
+                          engine->path);
     for (size_t i = 0; i < n; i++) {
         const sl_tokens *piece = piece_of(chat, out->part);
         int32_t wanted = piece ? piece->ids[out->done] : -1;

@@ -1,11 +1,8 @@
 /* The first tokens of a context file in a file of their own. */
 #include <inttypes.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "api/new_file.h"
-#include "platform/os.h"
-#include <sluice/sluice.h>
+#include "api/store.h"
 
 typedef struct fork_run {
     const sl_store_fork_options *o;
@@ -45,16 +42,8 @@ static sl_status create_target(fork_run *f, sl_err *err)
 /* Before hours of copying: what will not be shared must find room. */
 static sl_status expect_room(const fork_run *f, uint64_t wanted_bytes, sl_err *err)
 {
-    const char *slash = strrchr(f->o->to, '/');
-    size_t n = slash == f->o->to ? 1 : slash ? (size_t)(slash - f->o->to) : 1;
-    char *folder = malloc(n + 1);
     uint64_t free_bytes = UINT64_MAX;
-    if (!folder)
-        return sl_err_set(err, SL_FAILED, "out of memory: folder of %s", f->o->to);
-    memcpy(folder, slash ? f->o->to : ".", n);
-    folder[n] = '\0';
-    sl_status status = sl_os_disk_free(folder, &free_bytes, err);
-    free(folder);
+    sl_status status = sl_store_find_free(f->o->to, &free_bytes, err);
     if (status != SL_OK || free_bytes >= wanted_bytes)
         return status;
     return sl_err_set(err, SL_REFUSED, "%s: %" PRIu64 " bytes are free there, the copy needs %" PRIu64, f->o->to,

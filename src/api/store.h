@@ -20,6 +20,9 @@ sl_status sl_store_check(const sl_engine *engine, const sl_context_options *opti
 /* Before a context of n_tokens is kept in it: it is open for writing and has room. */
 sl_status sl_store_expect_room(const sl_store *store, size_t n_tokens, sl_err *err) SL_CHECK;
 
+/* Free bytes of the file system that `path` lies or would lie on; UINT64_MAX: it does not count them. */
+sl_status sl_store_find_free(const char *path, uint64_t *out_bytes, sl_err *err) SL_CHECK;
+
 /* Memory that sl_context_save takes. */
 uint64_t sl_store_save_bytes(const sl_geom *geom, uint64_t max_tokens);
 

@@ -10,7 +10,7 @@ sl_status sl_store_share(sl_store *to, const sl_store_share_options *o, sl_store
     sl_durable_state from = sl_durable_get(o->from->durable), have = sl_durable_get(to->durable);
     uint64_t n_tokens = o->n_tokens < from.n_tokens ? o->n_tokens : from.n_tokens;
     uint64_t n_segments = n_tokens / SL_SEGMENT_TOKENS;
-    if (have.n_tokens % SL_SEGMENT_TOKENS != 0 || n_segments <= have.n_tokens / SL_SEGMENT_TOKENS)
+    if (have.is_finished || have.n_tokens % SL_SEGMENT_TOKENS != 0 || n_segments <= have.n_tokens / SL_SEGMENT_TOKENS)
         return SL_OK;
     const sl_durable_watch watch = {o->progress, o->arg};
     sl_durable_cloned cloned = {0};

@@ -62,8 +62,7 @@ static uint64_t written_bytes(const sl_geom *geom, uint64_t from, uint64_t to, u
     return to % SL_SEGMENT_TOKENS == 0 ? bytes : bytes + segment_commits(geom, 0, to % SL_SEGMENT_TOKENS, step);
 }
 
-/* Of the file system that `path` lies or would lie on. */
-static sl_status find_free(const char *path, uint64_t *out, sl_err *err)
+sl_status sl_store_find_free(const char *path, uint64_t *out, sl_err *err)
 {
     const char *slash = strrchr(path, '/');
     char *folder = !slash ? strdup(".") : slash == path ? strdup("/") : strndup(path, (size_t)(slash - path));
@@ -91,5 +90,5 @@ sl_status sl_store_get_space(sl_engine *engine, const char *path, const sl_conte
     struct stat info;
     if (path && stat(path, &info) == 0)
         out->present_bytes = (uint64_t)info.st_blocks * STAT_BLOCK;
-    return path ? find_free(path, &out->free_bytes, err) : SL_OK;
+    return path ? sl_store_find_free(path, &out->free_bytes, err) : SL_OK;
 }
