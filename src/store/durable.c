@@ -336,10 +336,9 @@ static sl_status write_commit(sl_durable *d, uint64_t n_tokens, const sl_durable
     const sl_geom *geom = &d->superblock.geom;
     uint64_t segment = n_tokens / SL_SEGMENT_TOKENS;
     size_t bytes = sl_commit_record_bytes(geom, n_tokens), tails_bytes = sl_commit_tails_bytes(geom, n_tokens);
-    uint8_t *tails = NULL;
-    sl_status status = sl_mem_map(d->options.budget, tails_bytes, "tails of a commit", &tails, err);
-    if (status != SL_OK)
-        return status;
+    uint8_t *tails = d->commit + sl_commit_tails_off(geom, n_tokens);
+    memset(d->commit, 0, up_sector(bytes));
+    d->tails = NULL;
     if (tails_bytes > 0)
         source->tails(source->arg, tails);
     const sl_commit commit = {
@@ -353,10 +352,8 @@ static sl_status write_commit(sl_durable *d, uint64_t n_tokens, const sl_durable
         .tails = tails,
         .tails_bytes = tails_bytes,
     };
-    memset(d->commit, 0, up_sector(bytes));
-    d->tails = NULL;
     sl_commit_encode(d->commit, geom, &commit);
-    sl_mem_unmap(d->options.budget, tails, tails_bytes);
+    sl_status status = SL_OK;
     uint64_t off = sl_layout_area_off(&d->layout, (unsigned)(commit.generation & 1));
     /* The first in a finished file: its beginning first, so that whatever comes through of it is seen (clear_area). */
     if (status == SL_OK && commit.generation == 1 && n_tokens > 0)

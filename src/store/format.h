@@ -115,7 +115,10 @@ size_t sl_commit_piece_bytes(const sl_geom *geom, uint32_t layer, uint64_t n_tok
 size_t sl_commit_tails_bytes(const sl_geom *geom, uint64_t n_tokens);
 /* Bytes of the record, before padding to whole sectors. */
 size_t sl_commit_record_bytes(const sl_geom *geom, uint64_t n_tokens);
-void sl_commit_encode(uint8_t *buf, const sl_geom *geom, const sl_commit *commit); /* buf [record bytes] */
+/* Where the tails stand in it. */
+size_t sl_commit_tails_off(const sl_geom *geom, uint64_t n_tokens);
+/* buf [record bytes]. The tails may stand in buf already: commit->tails is then that place. */
+void sl_commit_encode(uint8_t *buf, const sl_geom *geom, const sl_commit *commit);
 /* size: what was read of the copy's room. As sl_record_decode. SL_FAILED (not damaged) with an empty text when the copy
  * is all zero in its first sector: there is none. */
 sl_status sl_commit_decode(uint8_t *buf, size_t size, const sl_geom *geom, uint64_t superblock, sl_commit *out,

@@ -27,18 +27,25 @@ static size_t ids_bytes(uint64_t n_tokens)
     return (size_t)sl_format_up(n_tokens % SL_SEGMENT_TOKENS * sizeof(int32_t), 8);
 }
 
+size_t sl_commit_tails_off(const sl_geom *geom, uint64_t n_tokens)
+{
+    return SL_FORMAT_COMMIT_HEAD + ids_bytes(n_tokens) + sl_format_n_sums(geom) * sizeof(uint64_t);
+}
+
 size_t sl_commit_record_bytes(const sl_geom *geom, uint64_t n_tokens)
 {
-    size_t bytes = SL_FORMAT_COMMIT_HEAD + ids_bytes(n_tokens) + sl_format_n_sums(geom) * sizeof(uint64_t);
-    return (size_t)sl_format_up(bytes + sl_commit_tails_bytes(geom, n_tokens), 8) + SL_FORMAT_CHECKSUM_BYTES;
+    size_t bytes = sl_commit_tails_off(geom, n_tokens) + sl_commit_tails_bytes(geom, n_tokens);
+    return (size_t)sl_format_up(bytes, 8) + SL_FORMAT_CHECKSUM_BYTES;
 }
 
 void sl_commit_encode(uint8_t *buf, const sl_geom *geom, const sl_commit *commit)
 {
     size_t bytes = sl_commit_record_bytes(geom, commit->n_tokens);
     size_t n_open = (size_t)(commit->n_tokens % SL_SEGMENT_TOKENS);
+    uint8_t *tails = buf + sl_commit_tails_off(geom, commit->n_tokens), *tails_end = tails + commit->tails_bytes;
     assert(commit->tails_bytes == sl_commit_tails_bytes(geom, commit->n_tokens));
-    memset(buf, 0, bytes);
+    memset(buf, 0, (size_t)(tails - buf));
+    memset(tails_end, 0, (size_t)(buf + bytes - tails_end));
     uint8_t *at = buf;
     memcpy(at, COMMIT_MAGIC, sizeof COMMIT_MAGIC);
     at += sizeof COMMIT_MAGIC;
@@ -56,8 +63,9 @@ void sl_commit_encode(uint8_t *buf, const sl_geom *geom, const sl_commit *commit
     at = buf + SL_FORMAT_COMMIT_HEAD + ids_bytes(commit->n_tokens);
     for (size_t i = 0; i < sl_format_n_sums(geom); i++)
         sl_format_put(&at, commit->parts[i], 8);
-    if (commit->tails_bytes > 0)
-        memcpy(at, commit->tails, commit->tails_bytes);
+    assert(at == tails);
+    if (commit->tails_bytes > 0 && commit->tails != tails)
+        memcpy(tails, commit->tails, commit->tails_bytes);
     (void)sl_format_seal(buf, bytes);
 }
 
@@ -112,12 +120,11 @@ sl_status sl_commit_decode(uint8_t *buf, size_t size, const sl_geom *geom, uint6
         return status;
     size_t n_open = (size_t)(out->n_tokens % SL_SEGMENT_TOKENS);
     size_t parts_off = SL_FORMAT_COMMIT_HEAD + ids_bytes(out->n_tokens);
-    size_t tails_off = parts_off + sl_format_n_sums(geom) * sizeof(uint64_t);
     sl_format_make_native(buf + SL_FORMAT_COMMIT_HEAD, n_open, sizeof(int32_t));
     sl_format_make_native(buf + parts_off, sl_format_n_sums(geom), sizeof(uint64_t));
     out->ids = sl_format_at(buf, SL_FORMAT_COMMIT_HEAD);
     out->parts = sl_format_at(buf, parts_off);
-    out->tails = buf + tails_off;
+    out->tails = buf + sl_commit_tails_off(geom, out->n_tokens);
     out->tails_bytes = sl_commit_tails_bytes(geom, out->n_tokens);
     return SL_OK;
 }
