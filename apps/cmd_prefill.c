@@ -75,10 +75,10 @@ static bool parse(prefill_options *o, int argc, char **argv, int *exit_code, sl_
     const sl_args_table table = {
         .usage = "sluice prefill -m MODEL.gguf -f DOC.txt [-f DOC.txt...] -o BOOK.kv [options]",
         .about = "Reads texts into a context file, in the order given; of a folder, the files under it in byte order "
-                 "of names, without those that begin with a dot; of a pattern in quotes, what matches in byte order. "
-                 "Stopped or killed, the same command goes on from the last commit; with more texts behind the same "
-                 "ones it extends the file; another text is refused, or replaces it (--replace). 'sluice run -c "
-                 "BOOK.kv' asks it.",
+                 "of names, links to files included, without those that begin with a dot; of a pattern in quotes, "
+                 "what matches in byte order. Stopped or killed, the same command goes on from the last commit; with "
+                 "more texts behind the same ones it extends the file; another text is refused, or replaces it "
+                 "(--replace). 'sluice run -c BOOK.kv' asks it.",
         .options = options,
         .n_options = fill_options(o, options),
         .max_words = SL_ARGS_VALUES_MAX,
@@ -89,6 +89,10 @@ static bool parse(prefill_options *o, int argc, char **argv, int *exit_code, sl_
         return false;
     if (o->files.n_items + result.n_words == 0) {
         *exit_code = (int)sl_text_error(err, SL_USAGE, "nothing to read: give a text (-f)");
+        return false;
+    }
+    if (strcmp(o->output, "-") == 0) {
+        *exit_code = (int)sl_text_error(err, SL_USAGE, "-o - : a context file needs a name (./- is one)");
         return false;
     }
     char *beside = prefill_beside(o->output);
@@ -123,6 +127,12 @@ static sl_status read_text(prefill_state *p, const char *path, bool is_first, sl
     sl_status status = cli_expect_other_file("--output", p->o.output, path, err);
     if (status == SL_OK)
         status = cli_read_document(path, &p->o.machine.engine, &text, &size, err);
+    if (status == SL_OK && cli_is_context(path))
+        status = sl_text_error(err, SL_USAGE, "%s is a context file; its text: sluice export-text", path);
+    size_t good = status == SL_OK ? sl_text_utf8_prefix(text, size) : 0;
+    if (status == SL_OK && good < size)
+        status = sl_text_error(err, SL_FAILED, "%s: the document is not UTF-8: byte 0x%02x at offset %zu", path,
+                               (unsigned)(unsigned char)text[good], good);
     if (status == SL_OK && p->o.file_header)
         status = put_header(path, &text, &size, err);
     if (status == SL_OK && size > 0) {
@@ -254,11 +264,12 @@ static char *folder_of(const char *path)
     return slash == path ? strdup("/") : strndup(path, (size_t)(slash - path));
 }
 
-static sl_status open_file(prefill_state *p, const sl_context_options *options, sl_err *err)
+static sl_status open_file(prefill_state *p, sl_context_options *options, sl_err *err)
 {
     const prefill_request request = {
         .engine = p->engine,
         .options = options,
+        .any_cache = p->o.machine.kv < 0,
         .output = p->o.output,
         .ids = p->text.ids,
         .n = p->text.n,
@@ -279,8 +290,10 @@ static sl_status fill_file(prefill_state *p, sl_context_options *options, sl_sta
     options->keep = true;
     options->prompt_tokens = p->text.n - p->file.n_kept;
     sl_status status = cli_make_context(&p->c, p->engine, options, &p->context, err);
-    if (status != SL_OK)
+    if (status != SL_OK) {
+        prefill_file_drop(&p->file);
         return status;
+    }
     p->c.phase = "prefill";
     print_space(p);
     status = sl_context_keep(p->context, p->text.ids + p->file.n_kept, options->prompt_tokens, on_progress, p, err);

@@ -102,8 +102,18 @@ int cmd_rm(int argc, char **argv, sl_err *err)
         return code;
     cli c;
     cli_init(&c); /* Ctrl-C ends between two writes */
+    /* What cannot go keeps none of the others: each is named, the first one's reason is the exit code's. */
     sl_status status = SL_OK;
-    for (size_t i = 0; status == SL_OK && i < result.n_words; i++)
-        status = remove_one(result.words[i], wants_wipe, err);
+    for (size_t i = 0; status != SL_CANCELLED && i < result.n_words; i++) {
+        sl_err why;
+        sl_status removed = remove_one(result.words[i], wants_wipe, &why);
+        if (removed == SL_OK)
+            continue;
+        if (status != SL_OK)
+            fprintf(stderr, "sluice rm: %s\n", why.text);
+        else
+            *err = why;
+        status = status == SL_OK || removed == SL_CANCELLED ? removed : status;
+    }
     return (int)status;
 }

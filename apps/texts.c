@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <glob.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -92,13 +93,17 @@ static sl_status walk(cli_texts *texts, const char *folder, int depth, sl_err *e
             status = no_memory(err);
             break;
         }
-        bool is_known = lstat(path, &info) == 0;
-        if (is_known && S_ISREG(info.st_mode) && !is_left_out(texts, &info)) {
+        bool is_known = lstat(path, &info) == 0, is_folder = is_known && S_ISDIR(info.st_mode);
+        /* Links to files are followed, links to folders are not: they could lead in circles. */
+        bool is_file = is_known && stat(path, &info) == 0 && S_ISREG(info.st_mode);
+        if (is_file && !is_left_out(texts, &info)) {
             status = add(texts, path, err);
             continue;
         }
-        if (is_known && S_ISDIR(info.st_mode))
+        if (is_folder)
             status = walk(texts, path, depth + 1, err);
+        else if (!is_file)
+            fprintf(stderr, "sluice: warning: %s: not a file, left out\n", path);
         free(path);
     }
     cli_texts_free(&names);
