@@ -55,6 +55,7 @@ typedef struct work {
     int8_t q[(MOST_BLOCKS * CHUNK + STEPS) * TILE];
     float scale[MOST_BLOCKS][AMX_ROWS][CHUNK], minimum[MOST_BLOCKS][AMX_ROWS][CHUNK]; /* minimum: scale * sum */
     _Alignas(64) float sums[SUM_ROWS][SL_PANEL];                                      /* [panel][row of the blocks] */
+    const uint8_t *rows; /* quantised */
     size_t n_rows, n_blocks;
 } work;
 
@@ -87,10 +88,11 @@ AMX_INLINE size_t in_steps(size_t n_groups)
     return (n_groups + STEPS - 1) / STEPS * STEPS;
 }
 
-/* Groups [first, first + n) of the rows from `row` on, quantised rows of n_in elements. */
-AMX_INLINE void rows_lay_out(work *w, const uint8_t *row, size_t n_in, size_t first, size_t n, const bool minimums)
+/* Groups [first, first + n) of the rows, which have n_in elements. */
+AMX_INLINE void rows_lay_out(work *w, size_t n_in, size_t first, size_t n, const bool minimums)
 {
     const size_t n_steps = in_steps(n);
+    const uint8_t *row = w->rows;
     for (size_t r = 0; r < w->n_rows; r++, row += sl_qrow_bytes(n_in)) {
         const float *scale = (const float *)(const void *)row + first;
         const float *sum = (const float *)(const void *)(row + sl_qrow_sum_off(n_in)) + first;
@@ -210,9 +212,9 @@ AMX_INLINE void panel_next(panel *p, const work *w, uintptr_t next, size_t bytes
     p->next_piece = (bytes / LINE + n_pieces) / n_pieces * LINE;
 }
 
-/* The outputs of n_panels panels for rows from `row` on. */
-AMX_INLINE void multiply_panels(float *out, const sl_gemm_args *args, const uint8_t *row, const uint8_t *panels,
-                                size_t n_panels, work *w, sl_wtype type)
+/* The outputs of n_panels panels for w's rows. */
+AMX_INLINE void multiply_panels(float *out, const sl_gemm_args *args, const uint8_t *panels, size_t n_panels, work *w,
+                                sl_wtype type)
 {
     const size_t n_groups = args->n_in / SL_GROUP, panel_bytes = sl_wtype_row_bytes(type, args->n_in) * SL_PANEL;
     panel p;
@@ -222,7 +224,7 @@ AMX_INLINE void multiply_panels(float *out, const sl_gemm_args *args, const uint
         p.is_first = g == 0;
         p.is_last = g + p.n_groups == n_groups;
         const size_t bytes = p.n_groups / gemm_block_groups(type) * gemm_block_bytes(type);
-        rows_lay_out(w, row, args->n_in, g, p.n_groups, gemm_has_minimum(type));
+        rows_lay_out(w, args->n_in, g, p.n_groups, gemm_has_minimum(type));
         for (size_t i = 0; i < n_panels; i++) {
             const uint8_t *groups = first + i * panel_bytes;
             uintptr_t next = (uintptr_t)groups + panel_bytes;
@@ -243,17 +245,17 @@ AMX_INLINE void multiply(const sl_gemm_args *args, size_t first_row, size_t n_ro
         .row_bytes = {PLANE, PLANE, PLANE, PLANE, PLANE, PLANE, SL_GROUP, SL_GROUP},
         .rows = {AMX_ROWS, AMX_ROWS, AMX_ROWS, AMX_ROWS, GEMM_QUADS, GEMM_QUADS, AMX_ROWS, AMX_ROWS}};
     const size_t panel_bytes = sl_wtype_row_bytes(type, args->n_in) * SL_PANEL, n_panels = args->n / SL_PANEL;
-    const uint8_t *row = (const uint8_t *)args->qrows + first_row * sl_qrow_bytes(args->n_in);
     const uint8_t *panels = (const uint8_t *)args->packed + args->first_out / SL_PANEL * panel_bytes;
     float *out = args->out + first_row * args->out_stride + args->first_out;
     work w;
+    w.rows = (const uint8_t *)args->qrows + first_row * sl_qrow_bytes(args->n_in);
     w.n_rows = n_rows;
     w.n_blocks = (n_rows + AMX_ROWS - 1) / AMX_ROWS;
     const size_t most = SUM_ROWS / (w.n_blocks * AMX_ROWS), n_turns = (n_panels + most - 1) / most;
     amx_configure(&config);
     for (size_t turn = 0; turn < n_turns; turn++) {
         const size_t from = turn * n_panels / n_turns, to = (turn + 1) * n_panels / n_turns;
-        multiply_panels(out + from * SL_PANEL, args, row, panels + from * panel_bytes, to - from, &w, type);
+        multiply_panels(out + from * SL_PANEL, args, panels + from * panel_bytes, to - from, &w, type);
     }
     amx_release();
 }
