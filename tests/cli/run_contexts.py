@@ -242,6 +242,28 @@ def room(ground):
     report("disk: --max-disk, --drive-tb, what is foretold", problems)
 
 
+def least_memory(ground):
+    """The last commit holds a tile of each layer, the most that one can: with all memory given to resident parts, too."""
+    problems, digests = [], set()
+    model, text, path = ground.folder / "deep.gguf", ground.folder / "deep.txt", ground.folder / "deep.kv"
+    model.write_bytes(Tiny(wide=True, layers=12).bytes())
+    text.write_bytes(ground.doc.read_bytes()[:500])
+    argv = ground.argv("prefill", "-m", model, "-f", text, "-o", path, "--json", "--allow-ram-dir", "--ram")
+    # the model's own tables are told first, then what the context needs
+    told = ground.run([*argv, "20M"], code=3).stderr
+    least = int(re.search(rb"(\d+)M would do", told)[1])
+    for ram in (least - 2, least, least + 4):
+        path.unlink(missing_ok=True)
+        done = ground.run([*argv, f"{ram}M"], code=None)
+        if done.returncode == 0:
+            digests.add(digest(path))
+        elif ram >= least or not re.search(rb"too small, \d+M would do", done.stderr):
+            problems.append(f"{ram} MiB: {done.stderr.decode()}")
+    if len(digests) != 1:
+        problems.append(f"{len(digests)} different files")
+    report("the least memory is enough for the last commit", problems)
+
+
 def interrupted(ground):
     problems = []
     plain, path = ground.folder / "plain.kv", ground.folder / "interrupted.kv"
@@ -283,6 +305,7 @@ def main():
         bytes_written(ground)
         sources(ground)
         room(ground)
+        least_memory(ground)
         interrupted(ground)
         kills(ground, draw, n_kills // 2, "kill -9 during a prefill", None, (ground.doc,))
         extension(ground, draw, n_kills // 2)
