@@ -51,18 +51,11 @@ sl_status chat_talk_start(chat_talk *t, const cli_machine *machine, size_t room_
     options.predict_tokens = t->draw.predict_tokens;
     options.max_drafts = t->draw.max_drafts;
     options.talk = true;
-    options.store = t->store;
     options.store_chat = true;
     options.stop = chat_stop;
-    if (t->store) {
-        options.cache = stored.cache;
-        options.rope_scale = stored.rope_scale > 1.0 ? stored.rope_scale : options.rope_scale;
-    }
-    /* Its times would be those of a room that is filled in one go: shown when asked for. */
-    if (t->c->verbose)
-        status = cli_make_context(t->c, t->engine, &options, &t->context, err);
-    else
-        status = sl_context_create(t->engine, &options, &t->context, err);
+    if (t->store)
+        cli_use_store(machine, t->store, &options);
+    status = cli_make_context(t->c, t->engine, &options, &t->context, err);
     if (status != SL_OK)
         return status;
     t->ids = calloc(t->draw.predict_tokens + 1, sizeof *t->ids);
@@ -296,6 +289,21 @@ static bool count_bytes(void *arg, uint64_t done_bytes, uint64_t total_bytes)
     return !chat_stop(NULL);
 }
 
+/* As a shell takes it for one word. */
+static void print_word(const char *word)
+{
+    static const char plain[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789%+,-./:=@_";
+    bool is_plain = word[0] != '\0' && word[strspn(word, plain)] == '\0';
+    if (is_plain) {
+        fputs(word, stderr);
+        return;
+    }
+    fputc('\'', stderr);
+    for (; *word; word++)
+        fputs(*word == '\'' ? "'\\''" : (const char[]){*word, '\0'}, stderr);
+    fputc('\'', stderr);
+}
+
 sl_status chat_talk_save(chat_talk *t, const char *path, sl_err *err)
 {
     if (sl_context_n_tokens(t->context) == 0)
@@ -303,9 +311,11 @@ sl_status chat_talk_save(chat_talk *t, const char *path, sl_err *err)
     sl_progress_init(&t->c->progress, stderr, isatty(STDERR_FILENO) == 1);
     sl_status status = sl_context_save(t->context, path, count_bytes, t->c, err);
     sl_progress_clear(&t->c->progress);
-    if (status == SL_OK)
-        fprintf(stderr, "sluice: %zu tokens saved: sluice chat -c %s goes on from here\n",
-                sl_context_n_tokens(t->context), path);
+    if (status == SL_OK) {
+        fprintf(stderr, "sluice: %zu tokens saved: sluice chat -c ", sl_context_n_tokens(t->context));
+        print_word(path);
+        fputs(" goes on from here\n", stderr);
+    }
     return status;
 }
 

@@ -51,6 +51,18 @@ sl_status cli_open_store(sl_engine *engine, const char *path, bool chat, sl_stor
     return cli_open_store_with(engine, &options, chat, out, err);
 }
 
+void cli_tell_unfinished(const char *prefix, const char *path, const sl_store_info *s)
+{
+    const unsigned long long n = s->n_tokens, wanted = s->intended_tokens;
+    if (s->is_finished)
+        return;
+    if (n > 0 && n == wanted)
+        fprintf(stderr, "sluice: %s%s: a writer was stopped; all %llu tokens are there, the next --append or prefill "
+                "finishes it\n", prefix, path, n);
+    else
+        fprintf(stderr, "sluice: %s%s is unfinished: %llu of %llu tokens\n", prefix, path, n, wanted);
+}
+
 sl_status cli_open_store_of(sl_engine *engine, const sl_store_options *options, sl_store **out, sl_err *err)
 {
     sl_status status = sl_store_open(engine, options, out, err);
@@ -58,9 +70,7 @@ sl_status cli_open_store_of(sl_engine *engine, const sl_store_options *options, 
         return status;
     sl_store_info info;
     sl_store_get_info(*out, &info);
-    if (!info.is_finished)
-        fprintf(stderr, "sluice: warning: %s is unfinished: %llu of %llu tokens\n", options->path,
-                (unsigned long long)info.n_tokens, (unsigned long long)info.intended_tokens);
+    cli_tell_unfinished("warning: ", options->path, &info);
     if (info.note)
         fprintf(stderr, "sluice: warning: %s: %s\n", options->path, info.note);
     return info.n_tokens > 0 ? SL_OK : sl_text_error(err, SL_REFUSED, "%s: it holds no tokens yet", options->path);
@@ -218,12 +228,13 @@ size_t cli_model_options(cli_machine *m, sl_arg *out)
 size_t cli_compute_options(cli_machine *m, sl_arg *out)
 {
     static const char *const kv_choices[] = {"q8_0", "f16", NULL};
+    m->kv = -1;
     const sl_arg options[CLI_COMPUTE_OPTIONS] = {
         {.name = "ram", .kind = SL_ARG_KIND_SIZE, .out = &m->engine.ram_bytes, .min = 1, .max = INT64_MAX,
          .group = "Machine", .help = "ceiling of the memory in use, weights included",
          .default_text = "half of what is free"},
         {.name = "kv", .kind = SL_ARG_KIND_CHOICE, .out = &m->kv, .choices = kv_choices,
-         .help = "stored type of the cache", .default_text = "q8_0"},
+         .help = "stored type of the cache", .default_text = "a context file's, else q8_0"},
         {.name = "threads", .kind = SL_ARG_KIND_INT, .out = &m->engine.threads, .min = 1, .max = 1024,
          .help = "computing threads", .default_text = "all processors"},
         {.name = "window", .kind = SL_ARG_KIND_TOKENS, .out = &m->window, .min = 64, .max = 1 << 20,
@@ -290,6 +301,17 @@ size_t cli_machine_table(cli_machine *m, const sl_arg *own, size_t n_own, sl_arg
     n += cli_io_options(m, out + n);
     n += cli_long_options(m, out + n);
     return n + cli_output_options(m, out + n);
+}
+
+void cli_use_store(const cli_machine *m, sl_store *store, sl_context_options *options)
+{
+    sl_store_info info;
+    sl_store_get_info(store, &info);
+    options->store = store;
+    if (m->kv < 0)
+        options->cache = info.cache;
+    if (info.rope_scale > 1.0)
+        options->rope_scale = info.rope_scale;
 }
 
 sl_context_options cli_context_options(const cli_machine *m, size_t prompt_tokens)

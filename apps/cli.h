@@ -28,7 +28,7 @@ typedef struct cli_machine {
     int64_t window, ring, read_rate;
     double rope_scale;
     bool force_context, allow_ram_dir, io_probe, json, verbose;
-    int kv; /* 0: q8_0, 1: f16 */
+    int kv; /* -1: not given, which is q8_0 where nothing else decides; 0: q8_0, 1: f16 */
     int io; /* sl_io */
 } cli_machine;
 
@@ -42,7 +42,7 @@ enum {
     CLI_OUTPUT_OPTIONS = 2
 };
 size_t cli_model_options(cli_machine *m, sl_arg *out);   /* model */
-size_t cli_compute_options(cli_machine *m, sl_arg *out); /* ram, kv, threads, window, ring */
+size_t cli_compute_options(cli_machine *m, sl_arg *out); /* ram, kv, threads, window, ring; m->kv becomes "not given" */
 size_t cli_io_options(cli_machine *m, sl_arg *out); /* kv-dir, allow-ram-dir, io, io-probe, read-rate, trace */
 size_t cli_long_options(cli_machine *m, sl_arg *out);    /* rope-scale, force-context */
 size_t cli_output_options(cli_machine *m, sl_arg *out);  /* json, verbose */
@@ -56,6 +56,8 @@ enum {
  * Returns how many. */
 size_t cli_machine_table(cli_machine *m, const sl_arg *own, size_t n_own, sl_arg *out);
 sl_context_options cli_context_options(const cli_machine *m, size_t prompt_tokens);
+/* For a context that starts with the file: its cache type, if none was asked for, and its scale. */
+void cli_use_store(const cli_machine *m, sl_store *store, sl_context_options *options);
 
 void cli_init(cli *c);
 double cli_seconds(void);
@@ -70,9 +72,19 @@ sl_status cli_open_store_with(sl_engine *engine, const sl_store_options *options
                               sl_err *err);
 sl_status cli_open_store_of(sl_engine *engine, const sl_store_options *options, sl_store **out, sl_err *err);
 
+/* On stderr, of an unfinished file: that it is, and what is there. */
+void cli_tell_unfinished(const char *prefix, const char *path, const sl_store_info *info);
+
 /* Whether a file begins as a context does; and what is in one. */
 bool cli_is_context(const char *path);
-sl_status cli_inspect_context(const char *path, bool json, sl_err *err);
+/* model: for its text; NULL: without. */
+sl_status cli_inspect_context(const char *path, const char *model, bool json, sl_err *err);
+typedef struct cli_excerpt {
+    const char *bytes;
+    size_t n, first, end; /* [first, end) of n bytes are to be shown */
+} cli_excerpt;
+/* As they can stand in a line, in out [room]: whole characters, no control characters. */
+const char *cli_show_excerpt(const cli_excerpt *excerpt, char *out, size_t room);
 /* A damaged thing: a line; the members of an object. */
 void cli_print_damage(const sl_store_damage *damage);
 void cli_json_damage(sl_json *json, const sl_store_damage *damage);

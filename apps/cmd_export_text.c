@@ -45,9 +45,7 @@ int cmd_export_text(int argc, char **argv, sl_err *err)
     if (status == SL_OK) {
         sl_store_info info;
         sl_store_get_info(store, &info);
-        if (!info.is_finished)
-            fprintf(stderr, "sluice: %s is unfinished: %llu of %llu tokens\n", open.path,
-                    (unsigned long long)info.n_tokens, (unsigned long long)info.intended_tokens);
+        cli_tell_unfinished("", open.path, &info);
     }
     sl_store_close(store);
     sl_engine_close(engine);

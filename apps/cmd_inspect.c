@@ -115,15 +115,18 @@ static sl_status print_json(const char *path, const sl_model_summary *s, sl_err 
 int cmd_inspect(int argc, char **argv, sl_err *err)
 {
     bool json = false;
+    const char *model = NULL;
     const sl_arg options[] = {
+        {.name = "model", .letter = 'm', .kind = SL_ARG_KIND_STRING, .out = &model, .metavar = "MODEL.gguf",
+         .group = "Input", .help = "of a context file, the model that it was made with: shows its text's two ends"},
         {.name = "json", .kind = SL_ARG_KIND_FLAG, .out = &json, .group = "Output",
          .help = "one JSON object on stdout"},
     };
     const sl_args_table table = {
-        .usage = "sluice inspect MODEL.gguf|BOOK.kv [--json]",
+        .usage = "sluice inspect MODEL.gguf|[-m MODEL.gguf] BOOK.kv [--json]",
         .about = "Prints a model's metadata, tensors and KV bytes per token, or what a context file holds.",
         .options = options,
-        .n_options = 1,
+        .n_options = sizeof options / sizeof options[0],
         .min_words = 1,
         .max_words = 1,
         .words_name = "MODEL.gguf or BOOK.kv",
@@ -134,7 +137,7 @@ int cmd_inspect(int argc, char **argv, sl_err *err)
         return code;
     const char *path = result.words[0];
     if (cli_is_context(path))
-        return (int)cli_inspect_context(path, json, err);
+        return (int)cli_inspect_context(path, model, json, err);
     const sl_model_visitor nothing = {0};
     sl_model_summary summary;
     sl_status status = sl_model_inspect(path, &nothing, &summary, err);

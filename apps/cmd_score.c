@@ -123,12 +123,8 @@ static sl_status make_context(score_state *s, sl_err *err)
         s->top = info.n_vocab;
     sl_context_options options = cli_context_options(&s->machine, s->n_ids);
     if (s->store) {
-        sl_store_info stored;
-        sl_store_get_info(s->store, &stored);
-        options.store = s->store;
+        cli_use_store(&s->machine, s->store, &options);
         options.store_tokens = s->store_tokens;
-        options.cache = stored.cache;
-        options.rope_scale = stored.rope_scale > 1.0 ? stored.rope_scale : options.rope_scale;
     }
     options.score_best = (size_t)s->top;
     options.all_logits = true;

@@ -31,26 +31,11 @@ static const char *show(const sl_engine *engine, const int32_t *ids, size_t from
                         char out[2 * SHOWN_BYTES])
 {
     excerpt e = {.n = 0};
-    size_t used = 0;
     if (to > from && sl_engine_detokenize(engine, ids + from, to - from, true, collect, &e, NULL) == SL_FAILED)
         e.n = 0;
     size_t first = its_end && e.n > SHOWN_BYTES ? e.n - SHOWN_BYTES : 0;
-    size_t end = !its_end && e.n > SHOWN_BYTES ? SHOWN_BYTES : e.n;
-    for (size_t i = first; i < end;) {
-        size_t whole = 1;
-        while (i + whole < e.n && ((unsigned char)e.bytes[i + whole] & 0xc0) == 0x80)
-            whole++;
-        bool is_good = sl_text_utf8_prefix(e.bytes + i, whole) == whole && used + whole < 2 * SHOWN_BYTES;
-        bool is_control = (unsigned char)e.bytes[i] < ' ' || e.bytes[i] == 0x7f;
-        if (is_good && !is_control)
-            memcpy(out + used, e.bytes + i, whole);
-        else
-            out[used] = is_control ? ' ' : '?';
-        used += is_good && !is_control ? whole : 1;
-        i += whole;
-    }
-    out[used] = '\0';
-    return out;
+    const cli_excerpt part = {e.bytes, e.n, first, !its_end && e.n > SHOWN_BYTES ? SHOWN_BYTES : e.n};
+    return cli_show_excerpt(&part, out, 2 * SHOWN_BYTES);
 }
 
 static size_t less(size_t a, size_t b)
@@ -137,8 +122,24 @@ static sl_status open_there(const prefill_request *q, const char *path, sl_store
     if (stored->note)
         fprintf(stderr, "sluice: warning: %s: %s\n", path, stored->note);
     if (stored->is_chat != q->options->store_chat)
-        return sl_text_error(err, SL_REFUSED, "%s: made %s --chat", path, stored->is_chat ? "with" : "without");
+        return sl_text_error(err, SL_REFUSED,
+                             "%s: made %s --chat, and not replaced by a text %s: give another name (-o), or remove it "
+                             "first ('sluice rm')",
+                             path, stored->is_chat ? "with" : "without", stored->is_chat ? "without" : "with");
+    if (q->any_cache && path == q->output) /* what takes its place shares with it */
+        q->options->cache = stored->cache;
     return sl_store_match(*out, q->options, err);
+}
+
+/* A context that could not be made afterwards, too long or for want of memory, shall leave no file behind. */
+static sl_status create(prefill_file *f, const prefill_request *q, sl_err *err)
+{
+    sl_plan plan;
+    sl_status status = sl_engine_plan(q->engine, q->options, 1, &plan, NULL, err);
+    if (status == SL_OK)
+        status = sl_store_create(q->engine, f->path, q->options, &f->store, err);
+    f->is_new = status == SL_OK;
+    return status;
 }
 
 /* The second file, made or found, with what both texts share. */
@@ -160,7 +161,7 @@ static sl_status open_beside(prefill_file *f, const prefill_request *q, size_t n
     if (status == SL_OK)
         status = check_room(f, q, bytes_on_disk(f->real), err);
     if (status == SL_OK && !is_there)
-        status = sl_store_create(q->engine, f->beside, q->options, &f->store, err);
+        status = create(f, q, err);
     if (status != SL_OK)
         return status;
     const sl_store_share_options share = {f->old, n_shared, q->progress, q->arg};
@@ -196,7 +197,8 @@ static sl_status open_replacement(prefill_file *f, const prefill_request *q, siz
 /* Of an earlier --replace by another text, perhaps; nothing of it is needed. */
 static void warn_of_beside(const char *output)
 {
-    char *beside = prefill_beside(output);
+    char *real = realpath(output, NULL), *beside = prefill_beside(real ? real : output);
+    free(real);
     if (beside && access(beside, F_OK) == 0)
         fprintf(stderr,
                 "sluice: warning: %s is there, from a 'prefill --replace' that was not finished: its own command goes "
@@ -247,12 +249,18 @@ sl_status prefill_file_open(prefill_file *f, const prefill_request *q, sl_err *e
     if (access(q->output, F_OK) == 0)
         return open_present(f, q, err);
     sl_status status = check_room(f, q, 0, err);
-    return status == SL_OK ? sl_store_create(q->engine, q->output, q->options, &f->store, err) : status;
+    return status == SL_OK ? create(f, q, err) : status;
 }
 
 sl_status prefill_file_end(prefill_file *f, sl_err *err)
 {
     return f->old ? sl_store_rename(f->store, f->real, err) : SL_OK;
+}
+
+void prefill_file_drop(prefill_file *f)
+{
+    if (f->is_new)
+        unlink(f->path);
 }
 
 void prefill_file_close(prefill_file *f)

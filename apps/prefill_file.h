@@ -11,7 +11,8 @@
 
 typedef struct prefill_request {
     sl_engine *engine;
-    const sl_context_options *options; /* of the context that will be kept, without its store */
+    sl_context_options *options; /* of the context that will be kept, without its store */
+    bool any_cache; /* its cache becomes that of the file that is there */
     const char *output;
     const int32_t *ids; /* [n] the text */
     size_t n;
@@ -27,6 +28,7 @@ typedef struct prefill_file {
     char *real;      /* the name that it will take, links followed; NULL: none */
     char *beside;    /* the second file's name: the first one's and ".new" */
     const char *path; /* of `store` */
+    bool is_new;      /* made in this run */
     size_t n_kept;    /* tokens of the text that `store` has */
     sl_store_shared shared; /* of them, taken over from `old` in this run */
     sl_store_space space;   /* of `store`, before the work */
@@ -40,6 +42,8 @@ sl_status prefill_file_open(prefill_file *file, const prefill_request *request, 
 /* After the text is in: the second file takes the first one's name. The context can then only be asked what it
  * measured, and destroyed. */
 sl_status prefill_file_end(prefill_file *file, sl_err *err) SL_TEXT_CHECK;
+/* After an error: a file that this run has made goes, unless it holds what was computed. */
+void prefill_file_drop(prefill_file *file);
 void prefill_file_close(prefill_file *file);
 
 #endif

@@ -39,7 +39,8 @@ static sl_status look_ahead(const cli *c, sl_engine *engine, const sl_context_op
 {
     enum { LONG_TOKENS = 2048 };
     const double long_s = 10.0;
-    if (o->prompt_tokens <= LONG_TOKENS && !c->verbose)
+    /* A talk's times would be those of a room that is filled in one go. */
+    if (o->talk || (o->prompt_tokens <= LONG_TOKENS && !c->verbose))
         return SL_OK;
     sl_plan plan;
     sl_estimate e;

@@ -26,16 +26,17 @@ sl_status run_open_store(run_state *r, sl_err *err)
     sl_store_info info;
     sl_store_get_info(r->store, &info);
     r->was_finished = info.is_finished;
-    return SL_OK;
+    if (!r->o.append || info.n_tokens == info.intended_tokens)
+        return SL_OK;
+    return sl_text_error(err, SL_REFUSED,
+                         "%s: its prefill is unfinished, %llu of %llu tokens: end it with the same 'sluice prefill', or "
+                         "append to a copy of what is there ('sluice fork')",
+                         r->o.store, (unsigned long long)info.n_tokens, (unsigned long long)info.intended_tokens);
 }
 
 sl_status run_make_context(run_state *r, sl_context_options *options, sl_err *err)
 {
-    sl_store_info info;
-    sl_store_get_info(r->store, &info);
-    options->store = r->store;
-    options->cache = info.cache;
-    options->rope_scale = info.rope_scale > 1.0 ? info.rope_scale : options->rope_scale;
+    cli_use_store(&r->o.machine, r->store, options);
     if (!r->o.append)
         return cli_make_context(&r->c, r->engine, options, &r->context, err);
     /* Nothing is written but the file. */

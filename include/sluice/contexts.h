@@ -38,10 +38,17 @@ typedef struct sl_store_info {
     const char *model_name; /* borrowed, as ids and note, while the store is open */
     uint64_t model[2], tokenizer; /* fingerprints */
     double rope_base, rope_scale;
+    uint32_t rope_dims;
     const int32_t *ids; /* [n_tokens] */
     const char *note;   /* what is damaged but stands in a second copy; NULL: nothing was seen */
 } sl_store_info;
 void sl_store_get_info(const sl_store *store, sl_store_info *out);
+
+typedef struct sl_store_layer {
+    uint32_t n_kv_heads, head_dim;
+} sl_store_layer;
+/* Layer `layer` of n_layers; zeros beyond them. In sl_store_info are the first one's. */
+sl_store_layer sl_store_get_layer(const sl_store *store, uint32_t layer);
 
 /* Whether the file holds the bits that a context of these options (of the engine that it was opened with) would have:
  * SL_REFUSED names the first difference with both values. */

@@ -9,6 +9,12 @@
 #include "api/store.h"
 #include "platform/os.h"
 
+/* Of a context file (NULL: 0), in the page cache; -1: unknown. */
+static int64_t cached_bytes(const sl_store *store)
+{
+    return store ? sl_durable_vfs(store->durable)->cached_bytes(sl_durable_file(store->durable)) : 0;
+}
+
 static sl_status create(sl_context *context, sl_err *err)
 {
     sl_engine *engine = context->engine;
@@ -25,6 +31,7 @@ static sl_status create(sl_context *context, sl_err *err)
     context->has_io = io != NULL;
     if (io)
         context->io = *io;
+    context->cached_bytes = cached_bytes(context->options.store);
     status = sl_session_create(&session, &context->session, err);
     if (status == SL_OK && context->options.store) {
         context->options.store->in_use = true;
@@ -368,6 +375,16 @@ sl_status sl_context_generate(sl_context *context, const sl_draw_options *option
 
 /* ---------------------------------------------------------------------------------------------------- measuring */
 
+/* What this context's reading and writing has left in the page cache, of `now` bytes that are there; a context file may
+ * have been there before. */
+static int64_t cache_growth(const sl_context *context, int64_t now)
+{
+    const int64_t before = context->cached_bytes;
+    if (now < 0 || before < 0)
+        return -1;
+    return now > before ? now - before : 0;
+}
+
 void sl_context_get_stats(const sl_context *context, sl_stats *out)
 {
     sl_kv_stats kv;
@@ -387,7 +404,7 @@ void sl_context_get_stats(const sl_context *context, sl_stats *out)
     out->bytes_written = kv.bytes_written;
     out->bytes_visited = kv.bytes_visited;
     out->peak_rss_bytes = sl_os_peak_rss_bytes();
-    out->page_cache_growth_bytes = kv.page_cache_bytes;
+    out->page_cache_growth_bytes = cache_growth(context, kv.page_cache_bytes);
     out->io_mode = kv.io_mode;
     out->io_engine = kv.io_engine ? kv.io_engine : "none";
     out->read_bytes = kv.read_bytes;

@@ -28,6 +28,7 @@ struct sl_context {
     sl_session *session;
     sl_plan plan;
     sl_kv_layer *layers; /* [n_layers] of the geometry */
+    int64_t cached_bytes; /* of the file that it starts with, in the page cache, before; -1 unknown */
     sl_stats stats; /* as far as the session does not know them */
 };
 

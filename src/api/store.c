@@ -211,7 +211,16 @@ void sl_store_get_info(const sl_store *store, sl_store_info *out)
         .tokenizer = identity->tokenizer,
         .rope_base = identity->rope_base,
         .rope_scale = identity->rope_scale,
+        .rope_dims = identity->rope_dims,
         .ids = sl_durable_ids(store->durable),
         .note = state.note,
     };
+}
+
+sl_store_layer sl_store_get_layer(const sl_store *store, uint32_t layer)
+{
+    const sl_geom *geom = sl_durable_geom(store->durable);
+    if (layer >= geom->n_layers)
+        return (sl_store_layer){0, 0};
+    return (sl_store_layer){geom->layers[layer].n_kv_heads, geom->layers[layer].head_dim};
 }

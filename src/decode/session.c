@@ -267,7 +267,7 @@ static sl_status feed_windows(sl_session *s, const sl_feed_watch *watch, sl_err 
         size_t rows = window_at(s, s->n_stored, s->feed_total - s->feed_done);
         status = feed_window(s, rows, s->feed_done + rows == s->feed_total, watch, err);
         s->feed_done += rows;
-        if (status == SL_OK && s->keeping)
+        if (status == SL_OK && s->keeping && s->keep_all > 0)
             status = commit_if_due(s, rows, s->keep_all, err);
     }
     if (status == SL_OK && watch && watch->progress)
@@ -304,7 +304,8 @@ sl_status sl_session_keep(sl_session *s, const int32_t *ids, size_t n, const sl_
     s->keeping = true;
     s->n_committed = (size_t)sl_durable_get(s->options.kv.durable).n_tokens;
     s->committed_at_s = s->window_at_s = sl_kv_seconds();
-    s->keep_all = s->n_history + n;
+    /* What earlier feeds and answers left comes in by one commit: of it, no part may stand alone. */
+    s->keep_all = n > 0 ? s->n_history + n : 0;
     sl_status status = sl_session_feed(s, ids, n, watch, err);
     /* What an earlier feed stored, and nothing came behind. */
     if (status == SL_OK && s->n_stored > s->n_committed)

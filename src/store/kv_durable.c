@@ -50,9 +50,10 @@ sl_status sl_kv_load(sl_kv *kv, sl_err *err)
     sl_writer_set_loading(kv->writer, kv->keeps);
     status = sl_kv_append_stored(kv, kv->durable, kv->base_tokens, NULL, err);
     sl_writer_set_loading(kv->writer, false);
-    /* Before anything in a finished file is overwritten, what stands there is committed elsewhere. */
+    /* Before anything in a finished file is overwritten, what stands there is committed elsewhere: whole, so that a
+     * file whose writer was killed here lacks nothing but its end. */
     if (status == SL_OK && kv->keeps && state.is_finished)
-        status = commit(kv, sl_durable_ids(kv->durable), kv->parts.max_groups * SL_TILE, true, err);
+        status = commit(kv, sl_durable_ids(kv->durable), state.n_tokens, true, err);
     return status;
 }
 
