@@ -141,7 +141,9 @@ sl_status bench_gemm_open(bench_case *c, sl_err *err)
         c->parts[i] = at;
         at += bytes[i];
     }
-    c->per_item = s->n_out / SL_PANEL / (8 * sl_pool_threads(c->m->pool)) + 1;
+    bool many = s->rows >= SL_LANES; /* as `multiply` of src/model/graph.c */
+    size_t panels = s->n_out / SL_PANEL / ((many ? 4 : 8) * sl_pool_threads(c->m->pool)) + 1;
+    c->per_item = many ? (panels + 1) / 2 * 2 : panels;
     c->run = run_product;
     c->calls_per_run = 1;
     c->operations = 2.0 * (double)s->rows * (double)s->n_in * (double)s->n_out;
