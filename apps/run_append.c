@@ -29,8 +29,8 @@ sl_status run_open_store(run_state *r, sl_err *err)
     if (!r->o.append || info.n_tokens == info.intended_tokens)
         return SL_OK;
     return sl_text_error(err, SL_REFUSED,
-                         "%s: its prefill is unfinished, %llu of %llu tokens: end it with the same 'sluice prefill', or "
-                         "append to a copy of what is there ('sluice fork')",
+                         "%s: its prefill is unfinished, %llu of %llu tokens: end it with the same 'sluice prefill', "
+                         "or append to a copy of what is there ('sluice fork')",
                          r->o.store, (unsigned long long)info.n_tokens, (unsigned long long)info.intended_tokens);
 }
 
