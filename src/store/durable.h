@@ -73,9 +73,9 @@ const char *sl_durable_name(const sl_durable *durable); /* the path */
 /* The checksum that the file has for part `part` (of the whole context) of a layer: of its full tile groups, in a
  * finished file with the unfilled one. */
 uint64_t sl_durable_part(const sl_durable *durable, uint32_t layer, uint64_t part);
-/* What an unfinished file keeps in memory's stead for a layer: the bytes of full tile groups behind the block's last
- * whole sector, then the unfilled tile group if n_tokens % 64 != 0. NULL in a finished file, where both are in place.
- */
+/* What lies in memory for a layer, since on the disk it is not there yet or may be written over: the bytes of full tile
+ * groups behind the block's last whole sector, then the unfilled tile group if n_tokens % 64 != 0. NULL: nothing does,
+ * or it is a finished file that this handle writes, where all is in place. */
 const uint8_t *sl_durable_tail(const sl_durable *durable, uint32_t layer);
 
 /* What a commit takes from the writer of the blocks. */

@@ -18,6 +18,7 @@ struct sl_durable {
     uint64_t previous;   /* checksum of the last full segment's record; 0: none */
     uint64_t last;       /* of the last record, while opening */
     bool is_finished;
+    bool is_marked;          /* a commit record or a segment record has the superblock's mark; seen while opening */
     bool has_damaged_commit; /* seen while opening */
     bool was_overtaken;      /* by a writer, while opening: what was found whole was another thing a moment later */
     bool is_lost; /* a sync failed: what was written before it may be gone, and no later sync would tell */
@@ -52,6 +53,8 @@ sl_status sl_durable_sync(sl_durable *durable, sl_err *err) SL_CHECK;
 /* Makes the commit areas zero, in an order in which a file with anything left in them never looks as though there was
  * nothing, and never like the commit before the last. */
 sl_status sl_durable_clear_areas(sl_durable *durable, sl_err *err) SL_CHECK;
+/* Of a finished file, for a reader: takes what an append may write over into memory. end_off: of the end record. */
+sl_status sl_durable_hold_tails(sl_durable *durable, uint64_t end_off, sl_err *err) SL_CHECK;
 /* Opens, reads and believes what deserves it; on error the caller closes. */
 sl_status sl_durable_read_all(sl_durable *durable, sl_err *err) SL_CHECK;
 

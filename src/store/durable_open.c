@@ -5,7 +5,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "store/durable_impl.h"
+#include "store/durable_pick.h"
 
 static size_t up_sector(uint64_t bytes)
 {
@@ -50,25 +50,34 @@ static sl_status read_superblock(sl_durable *d, uint8_t *buf, uint64_t size, uin
                                 found);
 }
 
-/* The first copy; if it is damaged, the second, which lies behind the first and so where a copy's own length says. */
+/* The first copy; if it is damaged, or nothing in the file has its mark, the second, which lies behind the first and so
+ * where a copy's own length says. */
 static sl_status find_superblock(sl_durable *d, uint8_t *buf, uint64_t size, sl_err *err)
 {
     sl_err first;
     sl_status found = read_superblock(d, buf, size, 0, &first);
+    d->is_marked = found == SL_OK && sl_superblock_is_used(d, &d->superblock, buf);
     /* A version that is not known may be a known one with a flipped bit: then the second copy has that. */
-    if (found != SL_DAMAGED && found != SL_REFUSED)
-        return found == SL_OK ? SL_OK : name_error(d, found, &first, err);
+    if (d->is_marked || (found != SL_OK && found != SL_DAMAGED && found != SL_REFUSED))
+        return d->is_marked ? SL_OK : name_error(d, found, &first, err);
     for (uint64_t off = SL_SECTOR_BYTES; off <= sl_superblock_max_bytes() && off + SL_SECTOR_BYTES <= size;
          off += SL_SECTOR_BYTES) {
         sl_err other;
         sl_superblock_free(&d->superblock, d->options.budget);
         sl_status status = read_superblock(d, buf, size, off, &other);
-        if (status == SL_OK && sl_layout_of(&d->superblock.geom).superblock_bytes == off) {
+        if (status != SL_OK || sl_layout_of(&d->superblock.geom).superblock_bytes != off)
+            continue;
+        d->is_marked = sl_superblock_is_used(d, &d->superblock, buf);
+        if (d->is_marked || found != SL_OK) {
             note(d, "the superblock's first copy is damaged, the second is not");
             return SL_OK;
         }
     }
-    return name_error(d, found, &first, err);
+    if (found != SL_OK)
+        return name_error(d, found, &first, err);
+    sl_superblock_free(&d->superblock, d->options.budget);
+    found = read_superblock(d, buf, size, 0, &first);
+    return found == SL_OK ? SL_OK : name_error(d, found, &first, err);
 }
 
 sl_status sl_durable_load_superblock(sl_durable *d, uint64_t size, sl_err *err)
@@ -144,51 +153,37 @@ sl_status sl_durable_find_commit(sl_durable *d, uint8_t *buf, sl_commit *best, u
 
 /* ---- records ---- */
 
-/* Either copy of a segment's record, decoded in d->record. */
-static sl_status read_record(sl_durable *d, uint64_t segment, sl_record *out, sl_err *found)
+/* The copy of a segment's record that counts, decoded in d->record. */
+static sl_status read_record(sl_durable *d, const sl_pick *pick, uint64_t segment, sl_record *out, sl_err *found)
 {
-    uint64_t off = sl_layout_record_off(&d->layout, segment);
-    sl_status status = SL_DAMAGED;
-    sl_err first;
-    for (unsigned copy = 0; copy < 2; copy++) {
-        sl_err *why = copy == 0 ? &first : found;
-        status = read_at(d, d->record, d->record_room, off + copy * d->layout.record_bytes, why);
-        if (status == SL_OK)
-            status = sl_record_decode(d->record, &d->superblock.geom, segment, d->superblock.checksum, out, why);
-        if (status == SL_OK) {
-            if (copy == 1)
-                note(d, "the first copy of a segment's record is damaged, the second is not");
-            return SL_OK;
-        }
-    }
-    return sl_err_set(found, first.status, "%s", first.text);
+    if (pick->copy == SL_PICK_BOTH)
+        return sl_err_set(found, SL_DAMAGED,
+                          "the two copies of the record of segment %" PRIu64
+                          " are whole and differ, and neither fits the other records better",
+                          segment);
+    size_t copy = pick->copy == 1;
+    uint64_t off = sl_layout_record_off(&d->layout, segment) + copy * d->layout.record_bytes;
+    sl_status status = read_at(d, d->record, d->record_room, off, found);
+    if (status == SL_OK)
+        status = sl_record_decode(d->record, &d->superblock.geom, segment, d->superblock.checksum, out, found);
+    if (status == SL_OK && (pick->copy < 0 || out->checksum != pick->checksum[copy]))
+        status = sl_err_set(found, SL_DAMAGED, "record of segment %" PRIu64 ": it changed while it was read", segment);
+    if (status == SL_OK && (copy == 1 || (pick->is_whole[1] && sl_pick_is_uneven(pick))))
+        note(d, "a copy of a segment's record is damaged, the other is not");
+    return status;
 }
 
 /* A commit may have been cut off between the copies of a record: whoever goes on writing makes them equal again, or the
- * finished file would tell of it. `checksum`: of the record that was taken; d->record is overwritten. */
-static sl_status even_out(sl_durable *d, uint64_t segment, uint64_t checksum, sl_err *err)
+ * finished file would tell of it. The copy that counts is in the file at `off` + copy * bytes; d->record is
+ * overwritten. Only one that fits is written over another. */
+static sl_status even_out(sl_durable *d, const sl_pick *pick, uint64_t off, size_t bytes, sl_err *err)
 {
-    sl_err found;
-    sl_record record;
-    uint64_t off = sl_layout_record_off(&d->layout, segment), bytes = d->layout.record_bytes;
-    unsigned n_whole = 0, whole = 0;
-    if (!d->options.for_writing)
+    if (!d->options.for_writing || !pick->is_sure || !sl_pick_is_uneven(pick))
         return SL_OK;
-    for (unsigned copy = 0; copy < 2; copy++) {
-        sl_status status = read_at(d, d->record, d->record_room, off + copy * bytes, err);
-        if (status != SL_OK)
-            return status;
-        status = sl_record_decode(d->record, &d->superblock.geom, segment, d->superblock.checksum, &record, &found);
-        if (status == SL_OK && record.checksum == checksum) {
-            n_whole++;
-            whole = copy;
-        }
-    }
-    if (n_whole != 1)
-        return SL_OK;
-    sl_status status = read_at(d, d->record, d->record_room, off + whole * bytes, err);
+    uint64_t from = (uint64_t)pick->copy;
+    sl_status status = read_at(d, d->record, bytes, off + from * bytes, err);
     if (status == SL_OK)
-        status = sl_durable_write(d, d->record, d->record_room, off + (1 - whole) * bytes, err);
+        status = sl_durable_write(d, d->record, bytes, off + (1 - from) * bytes, err);
     return status == SL_OK ? sl_durable_sync(d, err) : status;
 }
 
@@ -204,11 +199,11 @@ static void take_record(sl_durable *d, const sl_record *record)
 }
 
 /* The record of the next segment, which must be there and follow the one before. */
-static sl_status take_next(sl_durable *d, uint64_t segment, bool must_be_full, sl_err *err)
+static sl_status take_next(sl_durable *d, const sl_pick *picks, uint64_t segment, bool must_be_full, sl_err *err)
 {
     sl_record record;
     sl_err found;
-    sl_status status = read_record(d, segment, &record, &found);
+    sl_status status = read_record(d, &picks[segment], segment, &record, &found);
     if (status != SL_OK)
         return name_error(d, status, &found, err);
     if (record.previous != d->previous)
@@ -220,33 +215,32 @@ static sl_status take_next(sl_durable *d, uint64_t segment, bool must_be_full, s
         return sl_err_set(err, SL_DAMAGED, "%s: the record of segment %" PRIu64 " has %" PRIu32 " tokens, expected %d",
                           d->path, segment, record.n_tokens, (int)SL_SEGMENT_TOKENS);
     take_record(d, &record);
-    return even_out(d, segment, record.checksum, err);
+    return even_out(d, &picks[segment], sl_layout_record_off(&d->layout, segment), d->record_room, err);
 }
 
 /* Full segments that were committed by their records after the commit in the area. */
-static sl_status take_more(sl_durable *d, const sl_commit *commit, uint64_t n_segments, sl_err *err)
+static sl_status take_more(sl_durable *d, const sl_pick *picks, const sl_commit *commit, uint64_t n_segments,
+                           sl_err *err)
 {
-    sl_status status = SL_OK;
-    size_t n_open = (size_t)(commit->n_tokens % SL_SEGMENT_TOKENS);
-    uint64_t segment = commit->n_tokens / SL_SEGMENT_TOKENS;
-    for (; status == SL_OK && segment < n_segments; segment++) {
+    uint64_t open = commit->n_tokens / SL_SEGMENT_TOKENS;
+    for (uint64_t segment = open; segment < n_segments && picks[segment].copy != SL_PICK_NONE; segment++) {
         sl_record record;
         sl_err found;
-        if (read_record(d, segment, &record, &found) != SL_OK || record.previous != d->previous ||
-            record.n_tokens != SL_SEGMENT_TOKENS)
-            break;
-        bool is_first = segment == commit->n_tokens / SL_SEGMENT_TOKENS;
-        if (is_first && memcmp(record.ids, commit->ids, n_open * sizeof *commit->ids) != 0)
-            break;
-        if (is_first)
-            d->n_tokens -= n_open; /* they are the record's now */
+        sl_status status = read_record(d, &picks[segment], segment, &record, &found);
+        if (status != SL_OK)
+            return name_error(d, status, &found, err);
+        if (segment == open)
+            d->n_tokens -= commit->n_tokens % SL_SEGMENT_TOKENS; /* they are the record's now */
         take_record(d, &record);
-        status = even_out(d, segment, record.checksum, err);
+        status = even_out(d, &picks[segment], sl_layout_record_off(&d->layout, segment), d->record_room, err);
+        if (status != SL_OK)
+            return status;
     }
-    return status;
+    return SL_OK;
 }
 
-static sl_status load_unfinished(sl_durable *d, const sl_commit *commit, uint64_t n_segments, sl_err *err)
+static sl_status load_unfinished(sl_durable *d, const sl_pick *picks, const sl_commit *commit, uint64_t n_segments,
+                                 sl_err *err)
 {
     uint64_t n_full = commit->n_tokens / SL_SEGMENT_TOKENS;
     size_t n_open = (size_t)(commit->n_tokens % SL_SEGMENT_TOKENS);
@@ -255,7 +249,7 @@ static sl_status load_unfinished(sl_durable *d, const sl_commit *commit, uint64_
                           d->path, commit->n_tokens, n_segments);
     sl_status status = SL_OK;
     for (uint64_t segment = 0; status == SL_OK && segment < n_full; segment++)
-        status = take_next(d, segment, true, err);
+        status = take_next(d, picks, segment, true, err);
     if (status == SL_OK && d->previous != commit->previous)
         status =
             sl_err_set(err, SL_DAMAGED,
@@ -265,49 +259,38 @@ static sl_status load_unfinished(sl_durable *d, const sl_commit *commit, uint64_
         return status;
     size_t n_sums = (size_t)d->superblock.geom.n_layers * SL_SEGMENT_PARTS;
     memcpy(sl_durable_sums(d, n_full), commit->parts, n_sums * sizeof *commit->parts);
-    memcpy(d->ids + d->n_tokens, commit->ids, n_open * sizeof *commit->ids);
+    if (n_open > 0)
+        memcpy(d->ids + d->n_tokens, commit->ids, n_open * sizeof *commit->ids);
     d->n_tokens += n_open;
     d->generation = commit->generation;
     d->tails = commit->tails_bytes > 0 ? commit->tails : NULL;
-    status = take_more(d, commit, n_segments, err);
+    status = take_more(d, picks, commit, n_segments, err);
     if (d->n_tokens != commit->n_tokens)
         d->tails = NULL;
     d->intended_tokens = commit->intended_tokens > d->n_tokens ? commit->intended_tokens : d->n_tokens;
     return status;
 }
 
-/* The copy at `off`, in d->record; whether it is one, and what it says. */
-static sl_status read_end(sl_durable *d, uint64_t off, sl_end *out, bool *is_whole, sl_err *err)
+/* The copy of the end record that counts. */
+static sl_status load_end(sl_durable *d, const sl_pick *pick, uint64_t off, sl_end *out, sl_err *err)
 {
-    sl_err found;
-    sl_status status = read_at(d, d->record, SL_FORMAT_END_BYTES, off, err);
-    *is_whole = status == SL_OK && sl_end_decode(d->record, d->superblock.checksum, out, &found) == SL_OK;
-    return status;
-}
-
-/* Either copy of the end record; *bad: the one that a writer should replace, or -1. */
-static sl_status load_end(sl_durable *d, uint64_t off, sl_end *out, int *bad, sl_err *err)
-{
-    sl_end second = {0};
-    bool has_first = false, has_second = false;
-    *bad = -1;
-    sl_status status = read_end(d, off, out, &has_first, err);
-    if (status == SL_OK)
-        status = read_end(d, off + SL_FORMAT_END_BYTES, &second, &has_second, err);
-    if (status != SL_OK || (has_first && has_second && memcmp(out, &second, sizeof second) == 0))
-        return status;
-    if (!has_first && !has_second)
+    if (pick->copy == SL_PICK_NONE)
         return sl_err_set(err, SL_DAMAGED,
                           "%s: no end record at offset %" PRIu64 ": it was cut off, or both copies are damaged",
                           d->path, off);
-    note(d, "a copy of the end record is damaged, the other is not");
-    *bad = has_first ? 1 : 0;
-    if (!has_first)
-        *out = second;
+    if (pick->copy == SL_PICK_BOTH)
+        return sl_err_set(err, SL_DAMAGED,
+                          "%s: the two copies of the end record are whole and differ, and neither fits the segment "
+                          "records better",
+                          d->path);
+    if (sl_pick_is_uneven(pick))
+        note(d, "a copy of the end record is damaged, the other is not");
+    out->n_tokens = pick->end[pick->copy];
+    out->last = pick->previous[pick->copy];
     return SL_OK;
 }
 
-static sl_status load_finished(sl_durable *d, uint64_t size, uint64_t n_segments, sl_err *err)
+static sl_status load_finished(sl_durable *d, const sl_pick *picks, uint64_t size, uint64_t n_segments, sl_err *err)
 {
     if (n_segments == 0 || size != sl_layout_finished_bytes(&d->layout, n_segments))
         return sl_err_set(err, SL_DAMAGED,
@@ -315,24 +298,35 @@ static sl_status load_finished(sl_durable *d, uint64_t size, uint64_t n_segments
                           "commit record",
                           d->path, size);
     sl_end end = {0};
-    int bad = -1;
     uint64_t off = sl_layout_segment_off(&d->layout, n_segments);
-    sl_status status = load_end(d, off, &end, &bad, err);
+    sl_status status = load_end(d, &picks[n_segments], off, &end, err);
     for (uint64_t segment = 0; status == SL_OK && segment < n_segments; segment++)
-        status = take_next(d, segment, segment + 1 < n_segments, err);
+        status = take_next(d, picks, segment, segment + 1 < n_segments, err);
     if (status == SL_OK && (end.n_tokens != d->n_tokens || end.last != d->last))
         status = sl_err_set(err, SL_DAMAGED,
                             "%s: the end record tells of %" PRIu64 " tokens and a last record with checksum %016" PRIx64
                             ", the records of %" PRIu64 " and %016" PRIx64,
                             d->path, end.n_tokens, end.last, d->n_tokens, d->last);
-    if (status == SL_OK && bad >= 0 && d->options.for_writing) {
-        sl_end_encode(d->record, &end);
-        status = sl_durable_write(d, d->record, SL_FORMAT_END_BYTES, off + (uint64_t)bad * SL_FORMAT_END_BYTES, err);
-        if (status == SL_OK)
-            status = sl_durable_sync(d, err);
-    }
+    if (status == SL_OK)
+        status = even_out(d, &picks[n_segments], off, SL_FORMAT_END_BYTES, err);
     d->intended_tokens = d->n_tokens;
     d->is_finished = true;
+    return status;
+}
+
+/* Everything behind the commit record, or without one (NULL). */
+static sl_status load_records(sl_durable *d, const sl_commit *commit, uint64_t size, uint64_t n_segments, sl_err *err)
+{
+    size_t bytes = (size_t)(n_segments + 1) * sizeof(sl_pick);
+    sl_pick *picks = NULL;
+    sl_status status = sl_mem_map(d->options.budget, bytes, "copies of the records", &picks, err);
+    if (status != SL_OK)
+        return status;
+    bool has_end = !commit && size == sl_layout_finished_bytes(&d->layout, n_segments);
+    sl_picks_make(d, commit, n_segments, has_end, picks, d->record);
+    status = commit ? load_unfinished(d, picks, commit, n_segments, err)
+                    : load_finished(d, picks, size, n_segments, err);
+    sl_mem_unmap(d->options.budget, picks, bytes);
     return status;
 }
 
@@ -357,8 +351,10 @@ static sl_status load_state(sl_durable *d, uint64_t size, sl_err *err)
     if (status != SL_OK)
         return status;
     if (copy < SL_DURABLE_COMMITS)
-        return load_unfinished(d, &commit, n_segments, err);
-    status = load_finished(d, size, n_segments, err);
+        return load_records(d, &commit, size, n_segments, err);
+    status = load_records(d, NULL, size, n_segments, err);
+    if (status == SL_OK && !d->options.for_writing)
+        status = sl_durable_hold_tails(d, sl_layout_segment_off(&d->layout, n_segments), err);
     /* A first commit that was cut off, or the last act of finishing. */
     if (status == SL_OK && d->has_damaged_commit && d->options.for_writing)
         status = sl_durable_clear_areas(d, err);

@@ -33,7 +33,7 @@ static stored_part find_part(const sl_durable *from, uint32_t layer, uint64_t pa
     size_t group_bytes = sl_geom_group_bytes(geom, layer);
     size_t full = n_in_file / SL_TILE * group_bytes, unfilled = n_in_file % SL_TILE != 0 ? group_bytes : 0;
     /* Whole parts are whole sectors, and all in place. */
-    bool is_in_place = state.is_finished || n_in_file == SL_PART_TOKENS;
+    const uint8_t *tail = n_in_file < SL_PART_TOKENS ? sl_durable_tail(from, layer) : NULL;
     return (stored_part){
         .layer = layer,
         .part = part,
@@ -42,9 +42,9 @@ static stored_part find_part(const sl_durable *from, uint32_t layer, uint64_t pa
         .group_bytes = group_bytes,
         .n_tokens = n_tokens,
         .bytes = full + unfilled,
-        .checked = full + (is_in_place ? unfilled : 0),
-        .on_flash = is_in_place ? up_sector(full + unfilled) : full / SL_SECTOR_BYTES * SL_SECTOR_BYTES,
-        .tail = is_in_place ? NULL : sl_durable_tail(from, layer),
+        .checked = full + (state.is_finished ? unfilled : 0),
+        .on_flash = tail ? full / SL_SECTOR_BYTES * SL_SECTOR_BYTES : up_sector(full + unfilled),
+        .tail = tail,
     };
 }
 
