@@ -188,6 +188,30 @@ def on_disk(ground, book, kind, size, shares):
         subprocess.run(["umount", disk], check=False)
 
 
+def beside_appends(ground):
+    """Forks while another process appends again and again: the file's last part changes between two of a fork's reads."""
+    problems, n_appends, n_forks = [], 0, 0
+    source, fork, part = (ground.folder / name for name in ("grows.kv", "grown.kv", "part.txt"))
+    part.write_bytes(ground.long.read_bytes()[:5000])
+    ground.run(ground.prefill(source, part))
+    append = ground.argv("run", "-m", ground.model, "-c", source, "-p", "and then", "-n", 4, "--append", "--json")
+    child, end = None, time.monotonic() + 6
+    while time.monotonic() < end or (n_appends < 3 and time.monotonic() < end + 60):
+        if child is None or child.poll() is not None:
+            n_appends += child is not None and child.returncode == 0
+            child = subprocess.Popen(append, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                                     stdin=subprocess.DEVNULL)
+        fork.unlink(missing_ok=True)
+        done = ground.run(ground.argv("fork", source, fork), code=None)
+        n_forks += 1
+        if done.returncode != 0:
+            problems.append(done.stderr.decode())
+    child.wait()
+    if n_appends == 0:
+        problems.append("nothing was appended")
+    report(f"{n_forks} forks beside {n_appends} appends", problems)
+
+
 def main():
     with tempfile.TemporaryDirectory(dir=os.environ.get("SLUICE_TEST_DIR", "/var/tmp")) as folder:
         ground = Ground(str(Path(sys.argv[1]).resolve() / "sluice"), folder)
@@ -195,6 +219,7 @@ def main():
         equal(ground, book, n_all)
         unfinished(ground, book)
         refusals(ground, book, n_all)
+        beside_appends(ground)
         on_disk(ground, book, "ext4", 320 << 20, False)
         on_disk(ground, book, "btrfs", 320 << 20, True)
         on_disk(ground, book, "xfs", 400 << 20, True)
