@@ -36,7 +36,8 @@ sl_status sl_durable_take_memory(sl_durable *d, uint64_t n_tokens, sl_err *err)
 {
     sl_budget *budget = d->options.budget;
     d->layout = sl_layout_of(&d->superblock.geom);
-    n_tokens += d->options.more_tokens;
+    uint64_t more = d->options.more_tokens;
+    n_tokens = more < UINT64_MAX - n_tokens ? n_tokens + more : UINT64_MAX;
     d->cap_tokens = d->options.max_tokens > n_tokens ? d->options.max_tokens : n_tokens;
     d->cap_segments = segments_for(d->cap_tokens);
     if (d->cap_segments > sl_layout_max_segments(&d->layout))
@@ -331,7 +332,8 @@ static sl_status write_record(sl_durable *d, uint64_t segment, uint32_t n_tokens
     return status;
 }
 
-static sl_status write_commit(sl_durable *d, uint64_t n_tokens, const sl_durable_source *source, sl_err *err)
+static sl_status write_commit(sl_durable *d, uint64_t n_tokens, bool is_alone, const sl_durable_source *source,
+                              sl_err *err)
 {
     const sl_geom *geom = &d->superblock.geom;
     uint64_t segment = n_tokens / SL_SEGMENT_TOKENS;
@@ -347,6 +349,7 @@ static sl_status write_commit(sl_durable *d, uint64_t n_tokens, const sl_durable
         .intended_tokens = d->intended_tokens,
         .superblock = d->superblock.checksum,
         .previous = d->previous,
+        .is_alone = is_alone,
         .ids = d->ids + segment * SL_SEGMENT_TOKENS,
         .parts = sl_durable_sums(d, segment),
         .tails = tails,
@@ -365,8 +368,10 @@ static sl_status write_commit(sl_durable *d, uint64_t n_tokens, const sl_durable
     if (status == SL_OK)
         status = sl_durable_sync(d, err);
     /* A commit that fails is written again in its place: the other area holds the last one that did not. */
-    if (status == SL_OK)
+    if (status == SL_OK) {
         d->generation = commit.generation;
+        d->is_alone = is_alone;
+    }
     return status;
 }
 
@@ -389,9 +394,11 @@ sl_status sl_durable_commit(sl_durable *d, const int32_t *ids, uint64_t n_tokens
         status = write_record(d, segment, SL_SEGMENT_TOKENS, err);
     if (status == SL_OK && first < end)
         status = sl_durable_sync(d, err);
-    bool wants_area = in_area || n_tokens % SL_SEGMENT_TOKENS != 0;
+    bool wants_area = in_area || d->is_alone || n_tokens % SL_SEGMENT_TOKENS != 0;
+    /* What an append begins with: its segments' records come before its commit, and must not count before it. */
+    bool is_alone = in_area && n_tokens > 0;
     if (status == SL_OK && wants_area)
-        status = write_commit(d, n_tokens, source, err);
+        status = write_commit(d, n_tokens, is_alone, source, err);
     if (status != SL_OK) {
         d->previous = previous; /* the records may have to be written again */
         if (d->is_finished)     /* and the file still is what it was */
