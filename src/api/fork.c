@@ -86,57 +86,27 @@ static sl_status take_rest(fork_run *f, sl_err *err)
     return status == SL_OK ? sl_new_file_end(&f->to, sl_durable_ids(f->from), f->n_tokens, err) : status;
 }
 
-/* What was read of the source's last part may be another thing by now: an append goes on in it. Told by what a second
- * look at the source finds; f->from is closed, its state was `before`. */
-static bool was_overtaken(fork_run *f, const sl_durable_state *before)
-{
-    sl_err why;
-    const sl_durable_options options = {
-        .path = f->o->from, .force_buffered = f->o->buffered, .budget = &f->budget};
-    if (sl_durable_open(&options, &f->from, &why) != SL_OK)
-        return false;
-    sl_durable_state now = sl_durable_get(f->from);
-    sl_durable_close(f->from);
-    f->from = NULL;
-    return now.n_tokens != before->n_tokens || now.is_finished != before->is_finished;
-}
-
-static sl_status fork_once(fork_run *f, bool *again, sl_err *err)
-{
-    *f->out = (sl_store_forked){0};
-    f->to = (sl_new_file){.progress = f->o->progress, .arg = f->o->arg};
-    sl_status status = open_source(f, err);
-    if (status == SL_OK)
-        status = sl_new_file_expect_name(f->o->to, err);
-    if (status == SL_OK)
-        status = create_target(f, err);
-    if (status == SL_OK)
-        status = take_segments(f, err);
-    if (status == SL_OK)
-        status = take_rest(f, err);
-    if (status == SL_OK) {
-        sl_kv_stats stats;
-        sl_kv_get_stats(f->to.kv, &stats);
-        f->out->bytes_written = stats.bytes_written;
-    }
-    sl_new_file_close(&f->to);
-    const sl_durable_state state = f->from ? sl_durable_get(f->from) : (sl_durable_state){0};
-    *again = status == SL_DAMAGED && f->from;
-    sl_durable_close(f->from);
-    f->from = NULL;
-    *again = *again && was_overtaken(f, &state);
-    return status;
-}
-
 sl_status sl_store_fork(const sl_store_fork_options *options, sl_store_forked *out, sl_err *err)
 {
-    enum { LOOKS = 20 };
-    fork_run f = {.o = options, .out = out};
-    bool again = true;
-    sl_status status = SL_OK;
+    fork_run f = {.o = options, .out = out, .to = {.progress = options->progress, .arg = options->arg}};
+    *out = (sl_store_forked){0};
     sl_budget_init(&f.budget, UINT64_MAX);
-    for (int look = 0; again && look < LOOKS; look++)
-        status = fork_once(&f, &again, err);
+    sl_status status = open_source(&f, err);
+    if (status == SL_OK)
+        status = sl_new_file_expect_name(options->to, err);
+    if (status == SL_OK)
+        status = create_target(&f, err);
+    if (status == SL_OK)
+        status = take_segments(&f, err);
+    if (status == SL_OK)
+        status = take_rest(&f, err);
+    if (status == SL_OK) {
+        sl_kv_stats stats;
+        sl_kv_get_stats(f.to.kv, &stats);
+        out->bytes_written = stats.bytes_written;
+    }
+    sl_new_file_close(&f.to);
+    sl_durable_close(f.from);
     sl_budget_deinit(&f.budget);
     return status;
 }
