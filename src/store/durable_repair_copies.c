@@ -35,8 +35,11 @@ static sl_status mend_superblocks(sl_repair *r, sl_err *err)
         sl_status read = read_at(r, buf, bytes, damage.off, &why);
         if (read == SL_OK)
             read = sl_superblock_decode(buf, bytes, r->o.budget, &found, &why);
-        /* One of them is whole, or the file would not have been opened. */
-        if (read != SL_OK || found.checksum != r->d->superblock.checksum)
+        /* One of them is whole, or the file would not have been opened; a whole one is written over only if the
+         * records are the other's. */
+        if (read == SL_OK && found.checksum != r->d->superblock.checksum && !r->d->is_marked)
+            sl_repair_tell(r, &damage, true);
+        else if (read != SL_OK || found.checksum != r->d->superblock.checksum)
             status = mend_copy(r, buf, &damage, (uint64_t)(1 - copy) * bytes, err);
         sl_superblock_free(&found, r->o.budget);
     }
@@ -112,7 +115,8 @@ typedef struct chain {
     uint64_t needed; /* segments whose records must be there */
     uint64_t previous; /* checksum of the record before */
     bool is_known;   /* it, and all before it */
-    uint8_t *buf;    /* [2][record_room] */
+    uint8_t *buf;    /* [record_room] */
+    sl_pick *picks;  /* [n_segments + 1] */
 } chain;
 
 static sl_damage record_damage(const sl_repair *r, const chain *c, const char *what, int copy)
@@ -138,53 +142,57 @@ static void take_record(sl_repair *r, const chain *c, const sl_record *record)
     r->known_tokens = c->segment * SL_SEGMENT_TOKENS + record->n_tokens;
 }
 
-/* Behind the commit record's segments: whether this record counts, too. */
-static bool follows(const sl_repair *r, const chain *c, const sl_record *record)
+/* Both copies become the one that counts. A whole one is written over only if the other fits all that follows; one
+ * that the records beside it contradict is written over nothing. */
+static sl_status mend_pick(sl_repair *r, const sl_pick *pick, sl_damage damage, uint64_t from, sl_err *err)
 {
-    uint64_t open = r->commit.n_tokens / SL_SEGMENT_TOKENS;
-    size_t n_open = (size_t)(r->commit.n_tokens % SL_SEGMENT_TOKENS);
-    return record->n_tokens == SL_SEGMENT_TOKENS && record->previous == c->previous && c->is_known &&
-           (c->segment != open || memcmp(record->ids, r->commit.ids, n_open * sizeof *record->ids) == 0);
+    if (!sl_pick_is_uneven(pick))
+        return SL_OK;
+    if (pick->is_sure || (!pick->is_whole[1 - pick->copy] && !pick->is_denied))
+        return mend_copy(r, r->d->record, &damage, from, err);
+    damage.kind = SL_DAMAGE_CHAIN;
+    sl_repair_tell(r, &damage, true);
+    return SL_OK;
+}
+
+/* The copy that counts, decoded in c->buf. */
+static sl_status read_pick(sl_repair *r, const chain *c, const sl_pick *pick, sl_record *out, sl_err *err)
+{
+    sl_durable *d = r->d;
+    uint64_t off = sl_layout_record_off(&d->layout, c->segment) + (uint64_t)pick->copy * d->record_room;
+    sl_status status = read_at(r, c->buf, d->record_room, off, err);
+    return status == SL_OK
+               ? sl_record_decode(c->buf, &d->superblock.geom, c->segment, d->superblock.checksum, out, err)
+               : status;
 }
 
 /* *go_on = false: neither this record nor a later one counts. */
 static sl_status take_segment(sl_repair *r, chain *c, bool *go_on, sl_err *err)
 {
-    sl_durable *d = r->d;
-    sl_record records[2] = {{0}, {0}};
-    bool good[2];
-    uint64_t off = sl_layout_record_off(&d->layout, c->segment);
-    for (size_t copy = 0; copy < 2; copy++) {
-        sl_err why;
-        uint8_t *buf = c->buf + copy * d->record_room;
-        sl_status status = read_at(r, buf, d->record_room, off + copy * d->record_room, &why);
-        if (status == SL_OK)
-            status = sl_record_decode(buf, &d->superblock.geom, c->segment, d->superblock.checksum, &records[copy],
-                                      &why);
-        good[copy] = status == SL_OK;
-    }
-    int pick = good[0] ? 0 : 1;
-    const sl_record *record = &records[pick];
-    bool is_needed = c->segment < c->needed;
-    *go_on = is_needed || (good[pick] && follows(r, c, record));
+    const sl_pick *pick = &c->picks[c->segment];
+    *go_on = c->segment < c->needed || (c->is_known && pick->copy != SL_PICK_NONE);
     if (!*go_on)
         return SL_OK;
-    if (!good[pick]) {
-        lose(r, c, "segment record, both copies: token ids and checksums");
+    if (pick->copy < 0) {
+        lose(r, c, pick->copy == SL_PICK_NONE ? "segment record, both copies: token ids and checksums"
+                                              : "segment record, its copies differ and neither fits better");
         return SL_OK;
     }
+    sl_record record;
+    sl_status status = read_pick(r, c, pick, &record, err);
+    if (status != SL_OK)
+        return status;
     bool is_last = !r->has_commit && c->segment + 1 == r->n_segments;
-    if (c->is_known && record->previous != c->previous)
+    if (c->is_known && record.previous != c->previous)
         lose(r, c, "segment record, does not follow the one before");
-    else if (!is_last && record->n_tokens != SL_SEGMENT_TOKENS)
+    else if (!is_last && record.n_tokens != SL_SEGMENT_TOKENS)
         lose(r, c, "segment record, too few tokens");
     if (c->is_known)
-        take_record(r, c, record);
-    c->previous = record->checksum;
-    if (good[1 - pick] && records[1 - pick].checksum == record->checksum)
-        return SL_OK;
-    const sl_damage damage = record_damage(r, c, "segment record", 1 - pick);
-    return mend_copy(r, d->record, &damage, off + (uint64_t)pick * d->record_room, err);
+        take_record(r, c, &record);
+    c->previous = record.checksum;
+    const sl_damage damage = record_damage(r, c, "segment record", 1 - pick->copy);
+    uint64_t off = sl_layout_record_off(&r->d->layout, c->segment);
+    return mend_pick(r, pick, damage, off + (uint64_t)pick->copy * r->d->record_room, err);
 }
 
 /* The tokens of the commit record, where they are not a segment record's by now. */
@@ -218,45 +226,49 @@ static sl_damage end_damage(const sl_repair *r, const char *what, int copy)
 /* Of a finished file. Without either copy it is one that was cut off, as the verification says. */
 static sl_status mend_end(sl_repair *r, const chain *c, sl_err *err)
 {
-    sl_end ends[2];
-    bool good[2];
-    for (int copy = 0; copy < 2; copy++) {
-        sl_err why;
-        sl_status status = read_at(r, c->buf, SL_FORMAT_END_BYTES, end_damage(r, NULL, copy).off, &why);
-        if (status == SL_OK)
-            status = sl_end_decode(c->buf, r->d->superblock.checksum, &ends[copy], &why);
-        good[copy] = status == SL_OK;
-    }
-    if (!good[0] && !good[1])
+    const sl_pick *pick = &c->picks[r->n_segments];
+    if (pick->copy == SL_PICK_NONE)
         return SL_OK;
-    int pick = good[0] ? 0 : 1;
-    const sl_end *end = &ends[pick];
-    if (c->is_known && (end->last != c->previous || end->n_tokens != r->known_tokens)) {
+    if (pick->copy == SL_PICK_BOTH) {
+        const sl_damage damage = end_damage(r, "end record, its copies differ and neither fits better", -1);
+        sl_repair_tell(r, &damage, true);
+        return SL_OK;
+    }
+    if (c->is_known && (pick->previous[pick->copy] != c->previous || pick->end[pick->copy] != r->known_tokens)) {
         const sl_damage damage = end_damage(r, "end record, does not fit the last segment record", -1);
         sl_repair_tell(r, &damage, true);
     }
-    if (good[1 - pick] && memcmp(&ends[0], &ends[1], sizeof ends[0]) == 0)
-        return SL_OK;
-    const sl_damage damage = end_damage(r, "end record", 1 - pick);
-    return mend_copy(r, r->d->record, &damage, end_damage(r, NULL, pick).off, err);
+    return mend_pick(r, pick, end_damage(r, "end record", 1 - pick->copy), end_damage(r, NULL, pick->copy).off, err);
+}
+
+static sl_status mend_chain(sl_repair *r, chain *c, sl_err *err)
+{
+    bool has_end = !r->has_commit && r->n_segments > 0 &&
+                   r->result.file_bytes == sl_layout_finished_bytes(&r->d->layout, r->n_segments);
+    bool go_on = true;
+    sl_picks_make(r->d, r->has_commit ? &r->commit : NULL, r->n_segments, has_end, c->picks, c->buf);
+    sl_status status = SL_OK;
+    for (; status == SL_OK && c->segment < r->n_segments; c->segment++) {
+        status = take_segment(r, c, &go_on, err);
+        if (!go_on)
+            break;
+    }
+    if (status == SL_OK && r->has_commit)
+        take_open(r, c);
+    return status == SL_OK && has_end ? mend_end(r, c, err) : status;
 }
 
 static sl_status mend_records(sl_repair *r, sl_err *err)
 {
     chain c = {.is_known = true, .needed = r->has_commit ? r->commit.n_tokens / SL_SEGMENT_TOKENS : r->n_segments};
-    bool go_on = true;
-    sl_status status = sl_mem_map(r->o.budget, 2 * r->d->record_room, "segment records", &c.buf, err);
-    for (; status == SL_OK && c.segment < r->n_segments; c.segment++) {
-        status = take_segment(r, &c, &go_on, err);
-        if (!go_on)
-            break;
-    }
-    if (status == SL_OK && r->has_commit)
-        take_open(r, &c);
-    if (status == SL_OK && !r->has_commit && r->n_segments > 0 &&
-        r->result.file_bytes == sl_layout_finished_bytes(&r->d->layout, r->n_segments))
-        status = mend_end(r, &c, err);
-    sl_mem_unmap(r->o.budget, c.buf, 2 * r->d->record_room);
+    size_t picks_bytes = (size_t)(r->n_segments + 1) * sizeof *c.picks;
+    sl_status status = sl_mem_map(r->o.budget, r->d->record_room, "segment record", &c.buf, err);
+    if (status == SL_OK)
+        status = sl_mem_map(r->o.budget, picks_bytes, "copies of the records", &c.picks, err);
+    if (status == SL_OK)
+        status = mend_chain(r, &c, err);
+    sl_mem_unmap(r->o.budget, c.picks, c.picks ? picks_bytes : 0);
+    sl_mem_unmap(r->o.budget, c.buf, c.buf ? r->d->record_room : 0);
     return status;
 }
 

@@ -3,7 +3,7 @@
 #ifndef SL_DURABLE_REPAIR_IMPL_H
 #define SL_DURABLE_REPAIR_IMPL_H
 
-#include "store/durable_impl.h"
+#include "store/durable_pick.h"
 #include "store/durable_repair.h"
 
 enum { SL_REPAIR_LOOK_BYTES = 64 << 10 }; /* of one reading of what may have to be written */

@@ -118,12 +118,12 @@ static sl_status start(sl_verify *v, sl_err *err)
     v->has_trace = !v->has_commit && find_trace(v);
     v->knows_previous = true;
     v->result->is_finished = !v->has_commit;
-    v->n_segments = (size - layout->data_off) / layout->stride;
     uint64_t needed = v->has_commit ? (v->commit.n_tokens + SL_SEGMENT_TOKENS - 1) / SL_SEGMENT_TOKENS : 1;
     needed = v->n_segments > needed ? v->n_segments : needed;
     uint64_t wanted =
         v->has_commit ? sl_layout_segment_off(layout, needed) : sl_layout_finished_bytes(layout, needed);
     v->has_end = !v->has_commit && size == wanted;
+    sl_picks_make(v->d, v->has_commit ? &v->commit : NULL, v->n_segments, v->has_end, v->picks, v->record);
     const char *what = size < wanted ? "end of the file: it was cut off"
                                      : "end of the file: it was cut off in a segment, or added to";
     if (size < wanted || (!v->has_commit && size != wanted))
@@ -167,7 +167,11 @@ static sl_status take_memory(sl_verify *v, sl_err *err)
     if (status == SL_OK)
         status = sl_mem_map(budget, (size_t)v->d->layout.commit_bytes, "commit record", &v->commit_buf, err);
     if (status == SL_OK)
-        status = sl_mem_map(budget, 2 * sl_verify_record_bytes(v), "segment record", &v->records, err);
+        status = sl_mem_map(budget, sl_verify_record_bytes(v), "segment record", &v->record, err);
+    v->n_segments = (v->result->file_bytes - v->d->layout.data_off) / v->d->layout.stride;
+    v->picks_bytes = (size_t)(v->n_segments + 1) * sizeof *v->picks;
+    if (status == SL_OK)
+        status = sl_mem_map(budget, v->picks_bytes, "copies of the records", &v->picks, err);
     return status == SL_OK ? take_slots(v, err) : status;
 }
 
@@ -176,7 +180,8 @@ static void give_memory(sl_verify *v)
     sl_budget *budget = v->o->budget;
     sl_queue_destroy(v->queue);
     sl_mem_unmap(budget, v->memory, v->memory ? v->n_slots * v->slice_bytes : 0);
-    sl_mem_unmap(budget, v->records, v->records ? 2 * sl_verify_record_bytes(v) : 0);
+    sl_mem_unmap(budget, v->picks, v->picks ? v->picks_bytes : 0);
+    sl_mem_unmap(budget, v->record, v->record ? sl_verify_record_bytes(v) : 0);
     sl_mem_unmap(budget, v->commit_buf, v->commit_buf ? (size_t)v->d->layout.commit_bytes : 0);
     XXH3_freeState(v->hash);
     if (!v->o->opened)

@@ -5,7 +5,7 @@
 
 #include "base/hash.h"
 #include "platform/queue.h"
-#include "store/durable_impl.h"
+#include "store/durable_pick.h"
 #include "store/durable_verify.h"
 
 enum {
@@ -53,7 +53,9 @@ typedef struct sl_verify {
     bool has_end;   /* the file has the size of a finished one: its end record is where it should be */
     bool has_trace; /* no commit record counts, but a writer was cut off at the first one or at clearing the last */
     sl_commit commit;
-    uint8_t *commit_buf, *records;
+    uint8_t *commit_buf, *record;
+    sl_pick *picks; /* [n_segments + 1] */
+    size_t picks_bytes;
     uint8_t *memory; /* [n_slots][slice_bytes] */
     size_t n_slots, slice_bytes;
     sl_verify_slot slots[SL_VERIFY_MAX_SLOTS];

@@ -22,15 +22,18 @@ static sl_damage record_damage(const sl_verify *v, const char *what, int copy)
                        .kind = copy < 0 ? SL_DAMAGE_CHAIN : SL_DAMAGE_COPY};
 }
 
-static bool read_record(sl_verify *v, int copy, sl_record *out)
+/* The copy that counts; it may have changed since it was chosen: then it is damaged. */
+static bool read_record(sl_verify *v, const sl_pick *pick, sl_record *out)
 {
-    uint8_t *buf = v->records + (size_t)copy * sl_verify_record_bytes(v);
-    uint64_t off = sl_layout_record_off(&v->d->layout, v->segment) + (copy > 0 ? sl_verify_record_bytes(v) : 0);
+    if (pick->copy < 0)
+        return false;
+    uint64_t copy = (uint64_t)pick->copy, bytes = sl_verify_record_bytes(v);
+    uint64_t off = sl_layout_record_off(&v->d->layout, v->segment) + copy * bytes;
     sl_err why;
-    sl_status status = sl_vfs_read(v->d->vfs, v->d->file, v->d->path, buf, sl_verify_record_bytes(v), off, &why);
+    sl_status status = sl_vfs_read(v->d->vfs, v->d->file, v->d->path, v->record, (size_t)bytes, off, &why);
     if (status == SL_OK)
-        status = sl_record_decode(buf, v->geom, v->segment, v->d->superblock.checksum, out, &why);
-    return status == SL_OK; /* what cannot be read is damaged */
+        status = sl_record_decode(v->record, v->geom, v->segment, v->d->superblock.checksum, out, &why);
+    return status == SL_OK && out->checksum == pick->checksum[copy];
 }
 
 static void take_record(sl_verify *v, const sl_record *record)
@@ -43,46 +46,49 @@ static void take_record(sl_verify *v, const sl_record *record)
     v->result->n_tokens += record->n_tokens;
 }
 
+static const char NEITHER_FITS[] = "segment record: its copies differ, and neither fits the other records better";
+
 /* A segment whose record must be there. */
-static void judge_record(sl_verify *v, const sl_record records[2], const bool good[2])
+static void judge_record(sl_verify *v, const sl_pick *pick)
 {
+    sl_record record;
+    bool has_record = read_record(v, pick, &record);
     for (int copy = 0; copy < 2; copy++)
-        if (!good[copy])
+        if (!pick->is_whole[copy] || (!has_record && pick->copy == copy))
             sl_verify_tell(v, record_damage(v, "segment record", copy));
-    if (!good[0] && !good[1]) {
+        else if (pick->copy == 1 - copy && sl_pick_is_uneven(pick))
+            sl_verify_tell(v, record_damage(v, "segment record, does not fit the others", copy));
+    if (pick->copy == SL_PICK_BOTH)
+        sl_verify_tell(v, record_damage(v, NEITHER_FITS, -1));
+    if (!has_record) {
         v->state = SL_VERIFY_SEGMENT_UNKNOWN;
         v->knows_previous = false;
         return;
     }
-    const sl_record *record = &records[good[0] ? 0 : 1];
     bool is_last = !v->has_commit && v->segment + 1 == v->n_segments;
-    if (good[0] && good[1] && records[1].checksum != record->checksum)
-        sl_verify_tell(v, record_damage(v, "segment record, unlike its first copy", 1));
-    if (v->knows_previous && record->previous != v->previous)
+    if (v->knows_previous && record.previous != v->previous)
         sl_verify_tell(v, record_damage(v, "segment record, does not follow the one before", -1));
-    if (!is_last && record->n_tokens != SL_SEGMENT_TOKENS)
+    if (!is_last && record.n_tokens != SL_SEGMENT_TOKENS)
         sl_verify_tell(v, record_damage(v, "segment record, too few tokens", -1));
-    take_record(v, record);
+    take_record(v, &record);
 }
 
 /* Behind the commit record's segments: one more whole segment, the open one, or nothing that was committed. */
-static void judge_later(sl_verify *v, const sl_record records[2], const bool good[2])
+static void judge_later(sl_verify *v, const sl_pick *pick)
 {
-    uint64_t open = v->commit.n_tokens / SL_SEGMENT_TOKENS;
-    size_t n_open = (size_t)(v->commit.n_tokens % SL_SEGMENT_TOKENS);
-    int pick = good[0] ? 0 : 1;
-    const sl_record *record = &records[pick];
-    bool follows = v->is_chain && good[pick] && record->n_tokens == SL_SEGMENT_TOKENS &&
-                   (!v->knows_previous || record->previous == v->previous) &&
-                   (v->segment != open || memcmp(record->ids, v->commit.ids, n_open * sizeof *record->ids) == 0);
-    if (follows) {
+    sl_record record;
+    if (v->is_chain && pick->copy == SL_PICK_BOTH)
+        sl_verify_tell(v, record_damage(v, NEITHER_FITS, -1));
+    if (v->is_chain && read_record(v, pick, &record)) {
         if (v->has_pending)
             sl_verify_tell(v, v->pending);
-        v->has_pending = !good[0] || !good[1] || records[1].checksum != records[0].checksum;
-        v->pending = record_damage(v, "segment record", 1 - pick);
-        take_record(v, record);
+        v->has_pending = sl_pick_is_uneven(pick);
+        v->pending = record_damage(v, "segment record", 1 - pick->copy);
+        take_record(v, &record);
         return;
     }
+    uint64_t open = v->commit.n_tokens / SL_SEGMENT_TOKENS;
+    size_t n_open = (size_t)(v->commit.n_tokens % SL_SEGMENT_TOKENS);
     bool is_open = v->is_chain && v->segment == open;
     v->is_chain = false;
     v->state = is_open ? SL_VERIFY_SEGMENT_OPEN : SL_VERIFY_SEGMENT_OUTSIDE;
@@ -91,38 +97,32 @@ static void judge_later(sl_verify *v, const sl_record records[2], const bool goo
     v->result->n_tokens += is_open ? n_open : 0;
 }
 
-static bool read_end(sl_verify *v, uint64_t off, sl_end *out)
+static void tell_end(sl_verify *v, const char *what, int copy, sl_damage_kind kind)
 {
-    sl_err why;
-    sl_status status = sl_vfs_read(v->d->vfs, v->d->file, v->d->path, v->records, SL_FORMAT_END_BYTES, off, &why);
-    if (status == SL_OK)
-        status = sl_end_decode(v->records, v->d->superblock.checksum, out, &why);
-    return status == SL_OK;
+    uint64_t off = sl_layout_segment_off(&v->d->layout, v->n_segments), bytes = SL_FORMAT_END_BYTES;
+    sl_verify_tell(v, (sl_damage){what, copy, -1, -1, off + (copy > 0 ? bytes : 0), copy < 0 ? 2 * bytes : bytes,
+                                  .kind = kind});
 }
 
 /* Of a finished file, behind its last segment. */
 static void judge_end(sl_verify *v)
 {
-    uint64_t off = sl_layout_segment_off(&v->d->layout, v->n_segments);
-    sl_end ends[2];
-    bool good[2];
-    for (int copy = 0; copy < 2; copy++)
-        good[copy] = read_end(v, off + (uint64_t)copy * SL_FORMAT_END_BYTES, &ends[copy]);
-    if (!good[0] && !good[1]) {
-        sl_verify_tell(v, (sl_damage){"end record, both copies: damaged, or the file was cut off", -1, -1, -1, off,
-                                      2 * SL_FORMAT_END_BYTES, .kind = SL_DAMAGE_SIZE});
+    const sl_pick *pick = &v->picks[v->n_segments];
+    if (pick->copy == SL_PICK_NONE) {
+        tell_end(v, "end record, both copies: damaged, or the file was cut off", -1, SL_DAMAGE_SIZE);
         return;
     }
-    bool is_same = good[0] && good[1] && memcmp(&ends[0], &ends[1], sizeof ends[0]) == 0;
-    int bad = good[0] ? 1 : 0;
-    if (!is_same)
-        sl_verify_tell(v, (sl_damage){"end record", bad, -1, -1, off + (uint64_t)bad * SL_FORMAT_END_BYTES,
-                                      SL_FORMAT_END_BYTES, .kind = SL_DAMAGE_COPY});
-    const sl_end *end = &ends[1 - bad];
+    if (pick->copy == SL_PICK_BOTH) {
+        tell_end(v, "end record: its copies differ, and neither fits the segment records better", -1,
+                 SL_DAMAGE_CHAIN);
+        return;
+    }
+    if (sl_pick_is_uneven(pick))
+        tell_end(v, pick->is_whole[1 - pick->copy] ? "end record, does not fit the segment records" : "end record",
+                 1 - pick->copy, SL_DAMAGE_COPY);
     uint64_t n_tokens = (v->n_segments - 1) * SL_SEGMENT_TOKENS + v->n_tokens;
-    if (v->knows_previous && (end->last != v->previous || end->n_tokens != n_tokens))
-        sl_verify_tell(v, (sl_damage){"end record, does not fit the last segment record", -1, -1, -1, off,
-                                      2 * SL_FORMAT_END_BYTES, .kind = SL_DAMAGE_CHAIN});
+    if (v->knows_previous && (pick->previous[pick->copy] != v->previous || pick->end[pick->copy] != n_tokens))
+        tell_end(v, "end record, does not fit the last segment record", -1, SL_DAMAGE_CHAIN);
 }
 
 static void enter_segment(sl_verify *v)
@@ -137,14 +137,10 @@ static void enter_segment(sl_verify *v)
             judge_end(v);
         return;
     }
-    sl_record records[2] = {{0}, {0}};
-    bool good[2] = {false, false};
-    for (int copy = 0; copy < 2; copy++)
-        good[copy] = read_record(v, copy, &records[copy]);
     if (!v->has_commit || v->segment < open)
-        judge_record(v, records, good);
+        judge_record(v, &v->picks[v->segment]);
     else
-        judge_later(v, records, good);
+        judge_later(v, &v->picks[v->segment]);
 }
 
 /* ---- regions ---- */
