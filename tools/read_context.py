@@ -4,9 +4,9 @@
   tools/read_context.py FILE                          identity and token ids, as one JSON object
   tools/read_context.py FILE --tile LAYER HEAD TILE   keys and values of 64 tokens: JSON {"k": [64][d], "v": [64][d]}
 
-Checksums are verified where the shared library xxhash is found ("checksums" says so). Of an unfinished file: what the last
-commit has, tiles from its full tile groups only.
+Checksums are verified where the library xxhash is found ("checksums" says so). Unfinished files: what the last commit has.
 """
+import contextlib
 import ctypes.util
 import json
 import struct
@@ -27,14 +27,10 @@ def check(what, data, wanted):
         raise ValueError(f"{what}: checksum")
 
 
-def first_good(reader, places):  # what the reader says of the first place that is whole
-    failure = None
+def whole(reader, places):  # what the reader says of each place where it finds no fault
     for place in places:
-        try:
-            return reader(place)
-        except ValueError as error:
-            failure = failure or error
-    raise failure or ValueError("nothing there")
+        with contextlib.suppress(ValueError):
+            yield reader(place)
 
 
 class Layout:
@@ -58,23 +54,22 @@ class Context:
     def __init__(self, path):
         self.file = open(path, "rb")
         size = self.file.seek(0, 2)
-        first_good(self.superblock, range(0, min(size, MOST), SECTOR))
-        commits = [commit for copy in range(4) if (commit := self.commit(copy))]
-        generation, n, ids, sums = max(commits, default=(0, 0, [], []))
-        self.finished, self.ids, self.sums, previous = generation == 0, [], [], 0
-        for segment in range(n // SEGMENT if commits else (size - self.at.D) // self.at.stride):
-            previous = self.take(segment, previous)
-        if self.finished:  # it ends with its end record, twice: else it was cut off
-            off = self.at.group_off(0, len(self.sums), 0)
-            end = first_good(lambda place: self.read(place, SECTOR, b"SLUICEEN"), (off, off + SECTOR))
-            if (size, *struct.unpack_from("<QQ8s", end, 8)) != (off + 2 * SECTOR, len(self.ids), previous, self.mark):
-                raise ValueError(f"{size} bytes: cut off, or the end record does not fit the others")
-        try:
-            while commits:  # segments committed by their records alone
-                previous = self.take(len(self.sums), previous, ids if len(self.sums) == n // SEGMENT else [])
-        except ValueError:
-            if len(self.sums) == n // SEGMENT:
-                self.ids, self.sums = self.ids + ids, self.sums + [sums]
+        if not any(whole(self.superblock, range(0, min(size, MOST), SECTOR))):
+            raise ValueError("no superblock of format version 2 that anything in the file belongs to")
+        generation, n, ids, sums, alone, last = max(whole(self.commit, range(4)), default=(0, 0, [], [], 0, b""))
+        self.finished, count = generation == 0, n // SEGMENT if generation else (size - self.at.D) // self.at.stride
+        ways, off = self.ways(0, bytes(8)), self.at.group_off(0, count, 0)
+        if generation:  # then segments committed by their records alone
+            ways = [way for way in ways if [bytes(8), *(r[0] for r in way)][count:][:1] == [last]]
+            ways = [way if way[count:] and not alone and way[count][3][:len(ids)] == ids else way[:count] for way in ways]
+        else:  # it ends with its end record, twice: else it was cut off
+            ends = [end[8:32] for end in self.copies(off, SECTOR, b"SLUICEEN") if size == off + 2 * SECTOR]
+            ways = [way for way in ways if way and struct.pack("<Q", sum(r[2] for r in way)) + way[-1][0] + self.mark in ends]
+        ways = [way for i, way in enumerate(ways) if len(way) == max(map(len, ways)) and way not in ways[:i]]
+        if len(ways) != 1:
+            raise ValueError(f"{size} bytes: cut off, or records that do not fit each other, or that fit in two ways")
+        more = [(0, 0, 0, ids, sums)] if generation and len(ways[0]) == count else []
+        self.ids, self.sums = [token for r in ways[0] + more for token in r[3]], [r[4] for r in ways[0] + more]
 
     def read(self, off, size, magic=None):
         """Bytes of the file; those of a structure are believed by its magic and the checksum that ends it."""
@@ -93,33 +88,34 @@ class Context:
         keys = ("format_version arithmetic_version S type n_layers flags model_low model_high tokenizer rope_kind rope_dims "
                 "rope_base rope_scale rope_factors n_vocab name_bytes attn_scale softcap").split()
         self.identity = dict(zip(keys, struct.unpack_from("<6I3Q2I2dQ2I2f", data, 8)))
-        if self.identity["format_version"] != 2:
-            raise ValueError(f"format version {self.identity['format_version']}: not known here")
         self.identity["name"] = data[112:112 + self.identity["name_bytes"]].decode(errors="replace")
         self.layers = [struct.unpack_from("<II", data, 368 + 16 * i) for i in range(self.identity["n_layers"])]
         self.at = Layout(self.identity["type"], self.layers)
+        first, at = self.at.group_off(len(self.layers), 0, 0) + 24, self.at
+        marks = [2 * at.S + i * at.C + 32 for i in range(4)] + [first, first + at.R]  # of what stands in the file
+        return self.identity["format_version"] == 2 and any(self.file.seek(o) and self.file.read(8) == self.mark for o in marks)
 
-    def commit(self, copy):
-        """(generation, n, ids and part checksums of the open segment), or None."""
+    def commit(self, copy):  # (generation, n, ids and part checksums of the open segment, alone, checksum before)
         off = 2 * self.at.S + copy * self.at.C
-        generation, n, _, mark, _, size, n_open = struct.unpack_from("<3Q8s2QI", self.read(off, 64), 8)
-        try:
-            data = self.read(off, min(size, self.at.C), b"SLUICECM")
-        except (ValueError, struct.error):
-            return None
+        generation, n, _, mark, previous, size, n_open, alone = struct.unpack_from("<3Q8s8sQII", self.read(off, 64), 8)
+        data = self.read(off, min(size, self.at.C) if mark == self.mark else 8, b"SLUICECM")
         sums = struct.unpack_from(f"<{4 * len(self.layers)}Q", data, 64 + up(4 * n_open, 8))
-        return (generation, n, list(struct.unpack_from(f"<{n_open}i", data, 64)), sums) if mark == self.mark else None
+        ids = list(struct.unpack_from(f"<{n_open}i", data, 64))
+        return generation, n, ids, sums, alone, previous
 
-    def take(self, segment, previous, ids=()):  # believes the record of a segment, in either copy; returns its checksum
-        off = self.at.group_off(len(self.layers), segment, 0)
-        data = first_good(lambda copy: self.read(off + copy * self.at.R, self.at.R, b"SLUICERC"), (0, 1))
-        n, _, mark, before = struct.unpack_from("<II8sQ", data, 16)
-        found = list(struct.unpack_from(f"<{n}i", data, 56 + 32 * len(self.layers)))
-        if mark != self.mark or before != previous or not self.finished and (n, found[:len(ids)]) != (SEGMENT, list(ids)):
-            raise ValueError(f"record of segment {segment}: does not follow the one before")
-        self.ids += found
-        self.sums.append(struct.unpack_from(f"<{4 * len(self.layers)}Q", data, 56))
-        return struct.unpack("<Q", data[-8:])[0]
+    def copies(self, off, size, magic):  # those that are whole; which one counts is another question
+        return set(whole(lambda place: self.read(place, size, magic), (off, off + size)))
+
+    def ways(self, segment, previous):
+        """[[(checksum, the one before, tokens, ids, part checksums)]]: every way through records that follow each other."""
+        ways, n_sums = [], 4 * len(self.layers)
+        for data in self.copies(self.at.group_off(len(self.layers), segment, 0), self.at.R, b"SLUICERC"):
+            at, n, _, mark, before = struct.unpack_from("<QII8s8s", data, 8)
+            if (at, mark, before) == (segment, self.mark, previous) and (1 if self.finished else SEGMENT) <= n <= SEGMENT:
+                ids, sums = struct.unpack_from(f"<{n}i", data, 56 + 8 * n_sums), struct.unpack_from(f"<{n_sums}Q", data, 56)
+                after = self.ways(segment + 1, data[-8:]) if n == SEGMENT else [[]]
+                ways += [[(data[-8:], before, n, list(ids), sums), *way] for way in after]
+        return ways or [[]]
 
     def tile(self, layer, head, tile):
         """(K, V), each [64][d] numbers; the tile's part is verified if the file is finished or the part whole."""
