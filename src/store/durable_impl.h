@@ -18,6 +18,7 @@ struct sl_durable {
     uint64_t previous;   /* checksum of the last full segment's record; 0: none */
     uint64_t last;       /* of the last record, while opening */
     bool is_finished;
+    bool is_alone; /* the last commit record: only another one commits more */
     bool is_marked;          /* a commit record or a segment record has the superblock's mark; seen while opening */
     bool has_damaged_commit; /* seen while opening */
     bool was_overtaken;      /* by a writer, while opening: what was found whole was another thing a moment later */

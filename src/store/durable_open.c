@@ -263,6 +263,7 @@ static sl_status load_unfinished(sl_durable *d, const sl_pick *picks, const sl_c
         memcpy(d->ids + d->n_tokens, commit->ids, n_open * sizeof *commit->ids);
     d->n_tokens += n_open;
     d->generation = commit->generation;
+    d->is_alone = commit->is_alone;
     d->tails = commit->tails_bytes > 0 ? commit->tails : NULL;
     status = take_more(d, picks, commit, n_segments, err);
     if (d->n_tokens != commit->n_tokens)

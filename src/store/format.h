@@ -103,6 +103,7 @@ typedef struct sl_commit {
     uint64_t generation; /* from 1 on */
     uint64_t n_tokens, intended_tokens;
     uint64_t superblock, previous; /* as in sl_record: of segment n_tokens / 4096 - 1 */
+    bool is_alone; /* full segments behind it count by a later commit record, not by their own records alone */
     const int32_t *ids;            /* [n_tokens % 4096] of the open segment */
     const uint64_t *parts;         /* [n_layers][4] of the open segment's full tile groups */
     const uint8_t *tails;          /* per layer: the piece behind the last whole sector, then the unfilled tile group */

@@ -56,7 +56,7 @@ void sl_commit_encode(uint8_t *buf, const sl_geom *geom, const sl_commit *commit
     sl_format_put(&at, commit->previous, 8);
     sl_format_put(&at, bytes, 8);
     sl_format_put(&at, n_open, 4);
-    sl_format_put(&at, 0, 4);
+    sl_format_put(&at, commit->is_alone, 4);
     assert(at == buf + SL_FORMAT_COMMIT_HEAD);
     for (size_t i = 0; i < n_open; i++)
         sl_format_put(&at, (uint32_t)commit->ids[i], 4);
@@ -93,6 +93,11 @@ static sl_status check_commit(const uint8_t *buf, size_t size, const sl_geom *ge
     if (bytes > size || bytes != sl_commit_record_bytes(geom, out->n_tokens))
         return sl_err_set(err, SL_DAMAGED, "commit record: %" PRIu64 " tokens in %" PRIu64 " bytes", out->n_tokens,
                           bytes);
+    (void)sl_span_u32(&span); /* of the open segment: follows from n_tokens */
+    uint32_t flags = sl_span_u32(&span);
+    if (flags > 1)
+        return sl_err_set(err, SL_DAMAGED, "commit record: flags %" PRIu32, flags);
+    out->is_alone = flags == 1;
     uint64_t checksum;
     sl_status status = sl_format_check(buf, (size_t)bytes, "commit record", &checksum, err);
     if (status != SL_OK)

@@ -51,8 +51,9 @@ sl_status sl_kv_load(sl_kv *kv, sl_err *err)
     status = sl_kv_append_stored(kv, kv->durable, kv->base_tokens, NULL, err);
     sl_writer_set_loading(kv->writer, false);
     /* Before anything in a finished file is overwritten, what stands there is committed elsewhere: whole, so that a
-     * file whose writer was killed here lacks nothing but its end. */
-    if (status == SL_OK && kv->keeps && state.is_finished)
+     * file whose writer was killed here lacks nothing but its end, and is committed so again by the next one. */
+    bool is_whole = state.is_finished || (state.n_tokens > 0 && state.n_tokens == state.intended_tokens);
+    if (status == SL_OK && kv->keeps && is_whole)
         status = commit(kv, sl_durable_ids(kv->durable), state.n_tokens, true, err);
     return status;
 }
