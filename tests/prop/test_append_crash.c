@@ -1,6 +1,6 @@
-/* An append on a disk whose power fails, or whose user is killed, at any call: the file holds what it held or all that was
- * appended, also where the append crosses the end of a segment, and the same append then makes the file that a prefill
- * would have made. */
+/* An append on a disk whose power fails, or whose user is killed, at any call: the file holds what it held or all that
+ * was appended, also where the append crosses the end of a segment, and the same append then makes the file that a
+ * prefill would have made. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>

@@ -102,8 +102,8 @@ static void cut_off_is_seen(void **unused)
     }
 }
 
-/* A write that a full disk cut short ends within a sector on file systems of small blocks: what is committed counts, and
- * the file is finished all the same. Of a finished file one byte more is too many. */
+/* A write that a full disk cut short ends within a sector on file systems of small blocks: what is committed counts,
+ * and the file is finished all the same. Of a finished file one byte more is too many. */
 static void odd_sizes(void **unused)
 {
     (void)unused;
