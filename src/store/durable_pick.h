@@ -23,8 +23,8 @@ typedef struct sl_pick {
     bool is_denied; /* a neighbour does not fit it, and it is not sure */
 } sl_pick;
 
-/* picks [n_segments + 1]: the last one is the chain's end. commit NULL: a finished file, has_end when it has the size of
- * one. buf [record_bytes], 8-byte aligned. What cannot be read is not whole. */
+/* picks [n_segments + 1]: the last one is the chain's end. commit NULL: a finished file, has_end when it has the size
+ * of one. buf [record_bytes], 8-byte aligned. What cannot be read is not whole. */
 void sl_picks_make(sl_durable *durable, const sl_commit *commit, uint64_t n_segments, bool has_end, sl_pick *picks,
                    uint8_t *buf);
 

@@ -328,12 +328,36 @@ static void foreign_superblock(void **unused)
     end(&p);
 }
 
+/* An end record that names the last record, and another number of tokens. */
+static void end_of_other_tokens(void **unused)
+{
+    (void)unused;
+    static pair p;
+    static uint8_t buf[SL_FORMAT_END_BYTES];
+    sl_err err;
+    sl_end end_record;
+    begin(&p, 4500, 0, true);
+    uint64_t off = p.places[p.n_places - 1], mark = 0;
+    memcpy(&mark, p.ours.bytes + off + 24, sizeof mark); /* where this runs numbers are little-endian */
+    durable_must(sl_end_decode(p.ours.bytes + off, mark, &end_record, &err), &err);
+    end_record.n_tokens -= 1;
+    sl_end_encode(buf, &end_record);
+    for (uint64_t copy = 0; copy < 2; copy++) {
+        put(rig.path, buf, sizeof buf, off + copy * sizeof buf);
+        check_mended(&p, 1);
+    }
+    put(rig.path, buf, sizeof buf, off);
+    put(rig.path, buf, sizeof buf, off + sizeof buf);
+    check_lost();
+    end(&p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_foreign_copy),    cmocka_unit_test(both_copies_are_foreign),
         cmocka_unit_test(two_contexts_fit),    cmocka_unit_test(damaged_and_foreign),
-        cmocka_unit_test(foreign_superblock),
+        cmocka_unit_test(foreign_superblock),  cmocka_unit_test(end_of_other_tokens),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
