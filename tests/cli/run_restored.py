@@ -165,7 +165,7 @@ def main():
         for i, (kind, text) in sorted(draw.sample(list(enumerate(texts(draw))), n_texts)):
             found, _ = kinds.setdefault(kind, ([], []))
             found += ground.one(text)
-            if large and i % 10 == i // 10:
+            if large and i % 10 == i // 10 and text.strip():  # white space grows together across the cut
                 found += [f"demo model: {problem}" for problem in large.one(text[:500] + "\n" + text[-40:])]
         for kind, (found, _) in kinds.items():
             report(f"restored equals fresh: {kind}", found)

@@ -158,12 +158,19 @@ def text_and_removal(ground):
     second = ground.folder / "second.kv"
     second.write_bytes(ground.book.read_bytes())
     os.link(second, ground.folder / "link.kv")
-    for argv in (("--wipe", second), (ground.book,)):
+    os.symlink(second, ground.folder / "pointer.kv")
+    for argv in (("--wipe", second), ("--wipe", ground.folder / "pointer.kv"), (ground.folder / "pointer.kv",)):
         done = ground.run("rm", *argv)
-        if done.returncode != 0 or Path(argv[-1]).exists():
-            problems.append(f"{argv}: exit code {done.returncode}: {done.stderr}")
-    if any((ground.folder / "link.kv").read_bytes()):
-        problems.append("not wiped")
+        if done.returncode != 3 or second.read_bytes() != ground.book.read_bytes():
+            problems.append(f"{argv}, a file of several names: exit code {done.returncode}: {done.stderr}")
+    os.unlink(ground.folder / "link.kv")
+    with second.open("rb") as held:
+        for argv in (("--wipe", second), (ground.book,)):
+            done = ground.run("rm", *argv)
+            if done.returncode != 0 or Path(argv[-1]).exists():
+                problems.append(f"{argv}: exit code {done.returncode}: {done.stderr}")
+        if any(held.read()):
+            problems.append("not wiped")
     report("rm: contexts only, wiped if asked", problems)
 
 
