@@ -52,8 +52,10 @@ sl_status sl_kv_load(sl_kv *kv, sl_err *err)
     sl_writer_set_loading(kv->writer, false);
     /* Before anything in a finished file is overwritten, what stands there is committed elsewhere: whole, so that a
      * file whose writer was killed here lacks nothing but its end, and is committed so again by the next one. */
-    bool is_whole = state.is_finished || (state.n_tokens > 0 && state.n_tokens == state.intended_tokens);
-    if (status == SL_OK && kv->keeps && is_whole)
+    uint64_t segment_end = (state.n_tokens / SL_SEGMENT_TOKENS + 1) * SL_SEGMENT_TOKENS;
+    bool may_cross = kv->parts.max_groups * SL_TILE >= segment_end; /* else an append has no record before its commit */
+    bool is_whole = state.n_tokens > 0 && state.n_tokens == state.intended_tokens;
+    if (status == SL_OK && kv->keeps && (state.is_finished || (is_whole && may_cross)))
         status = commit(kv, sl_durable_ids(kv->durable), state.n_tokens, true, err);
     return status;
 }
