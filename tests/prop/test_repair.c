@@ -408,7 +408,7 @@ static void another_checksum_is_refused(void **unused)
     start(&b, seed_of_run() + 3000, 700);
     assert_true(prefill(&b));
     take_whole(&b);
-    uint8_t *buf = aligned_alloc(SL_SECTOR_BYTES, (size_t)b.layout.record_bytes + 16384);
+    uint8_t *buf = aligned_alloc(4096, (size_t)b.layout.record_bytes + 16384);
     assert_non_null(buf);
     uint64_t off = sl_layout_record_off(&b.layout, 0), mark = 0;
     memcpy(&mark, b.whole + b.layout.superblock_bytes - 8, sizeof mark);
