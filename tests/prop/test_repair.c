@@ -271,7 +271,7 @@ static void finished_files(void **unused)
     (void)unused;
     static bench b;
     static const size_t edges[] = {1, 63, 64, 1024, 1025, 4096, 4097, 8192};
-    for (int i = 0; i < EFFORT(12); i++) {
+    for (int i = 0; i < (EFFORT_IS_SMALL ? 1 : 12); i++) {
         start(&b, seed_of_run() + (uint64_t)i, i % 3 == 0 ? edges[(seed_of_run() + (uint64_t)i) % 8] : 0);
         assert_true(prefill(&b));
         take_whole(&b);
@@ -311,7 +311,7 @@ static void unfinished_files(void **unused)
     (void)unused;
     static bench b;
     uint64_t n_stopped = 0;
-    for (int i = 0; i < EFFORT(8); i++) {
+    for (int i = 0; i < (EFFORT_IS_SMALL ? 2 : 8); i++) {
         start(&b, seed_of_run() + 1000 + (uint64_t)i, 0);
         assert_true(prefill(&b));
         size_t plain_bytes = 0;
@@ -371,7 +371,7 @@ static void single_bits(void **unused)
     (void)unused;
     static bench b;
     const char *text = getenv("SLUICE_TEST_FLIPS");
-    int n = text ? atoi(text) : EFFORT(60), n_parts = 0;
+    int n = text ? atoi(text) : (EFFORT_IS_SMALL ? 4 : 60), n_parts = 0;
     start(&b, seed_of_run() + 2000, 5000);
     assert_true(prefill(&b));
     take_whole(&b);
