@@ -275,7 +275,7 @@ static void finished_files(void **unused)
         start(&b, seed_of_run() + (uint64_t)i, i % 3 == 0 ? edges[(seed_of_run() + (uint64_t)i) % 8] : 0);
         assert_true(prefill(&b));
         take_whole(&b);
-        for (int k = 0; k < 3; k++)
+        for (int k = 0; k < (EFFORT_IS_SMALL ? 1 : 3); k++)
             damage_and_repair(&b);
         finish(&b);
     }
@@ -311,7 +311,7 @@ static void unfinished_files(void **unused)
     (void)unused;
     static bench b;
     uint64_t n_stopped = 0;
-    for (int i = 0; i < (EFFORT_IS_SMALL ? 2 : 8); i++) {
+    for (int i = 0; i < 8 && !(EFFORT_IS_SMALL && n_stopped > 0); i++) {
         start(&b, seed_of_run() + 1000 + (uint64_t)i, 0);
         assert_true(prefill(&b));
         size_t plain_bytes = 0;
@@ -371,7 +371,7 @@ static void single_bits(void **unused)
     (void)unused;
     static bench b;
     const char *text = getenv("SLUICE_TEST_FLIPS");
-    int n = text ? atoi(text) : (EFFORT_IS_SMALL ? 4 : 60), n_parts = 0;
+    int n = text ? atoi(text) : (EFFORT_IS_SMALL ? 2 : 60), n_parts = 0;
     start(&b, seed_of_run() + 2000, 5000);
     assert_true(prefill(&b));
     take_whole(&b);
