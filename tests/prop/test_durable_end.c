@@ -108,7 +108,7 @@ static void odd_sizes(void **unused)
 {
     (void)unused;
     static durable_rig b;
-    sl_err err;
+    sl_err err = {SL_OK, ""};
     told t;
     bool has_note;
     durable_rig_start(&b, durable_seed() + 17000, 5000);
