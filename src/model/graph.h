@@ -21,6 +21,11 @@ typedef struct sl_graph_options {
     bool staged;
     double rope_factor; /* linear position scaling; 0: the model's own */
     sl_trace *trace;    /* NULL: none */
+    /* NULL: attention over the pass's store, which takes the rows' K and V. Else this gives a layer's attention output;
+     * the graph then touches no store (kv may be NULL), and where K and V go is the caller's business: own_groups holds
+     * the rows' own, the first at lane first_pos % SL_TILE; earlier lanes are undefined. */
+    sl_status (*attend)(void *arg, const sl_attn_rows *rows, sl_err *err);
+    void *attend_arg;
 } sl_graph_options;
 
 sl_status sl_graph_create(const sl_graph_options *options, sl_graph **out, sl_err *err) SL_CHECK;

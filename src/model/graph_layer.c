@@ -1,0 +1,174 @@
+/* One layer of a pass: norm, queries, keys and values, RoPE, attention, output projection, feed-forward. */
+#include <assert.h>
+#include <inttypes.h>
+#include <string.h>
+
+#include "model/graph_impl.h"
+
+static float *q_row(const sl_graph *graph, size_t row)
+{
+    return graph->q + (graph->first + row) * graph->q_dim;
+}
+
+static float *wide_row(const sl_graph *graph, float *rows, size_t row)
+{
+    return rows + row * graph->wide;
+}
+
+/* n is a multiple of 32 for every quantised matrix; a row that no quantised matrix reads may have another length. */
+static void quantise(const sl_graph *graph, const float *x, size_t row, size_t n)
+{
+    if (n % SL_GROUP == 0)
+        graph->options.kernels->qrow(graph->qrows + row * sl_qrow_bytes(n), x, n, 1, n);
+}
+
+void sl_graph_norm_row(sl_graph *graph, size_t row, const float *weight)
+{
+    float *out = wide_row(graph, graph->tmp, row);
+    graph->options.kernels->rmsnorm(out, sl_graph_x_row(graph, row), weight, graph->hp.n_embd, graph->hp.norm_eps);
+    quantise(graph, out, row, graph->hp.n_embd);
+}
+
+static void attn_norm_row(sl_graph *graph, size_t row)
+{
+    sl_graph_norm_row(graph, row, graph->options.weights->layers[graph->layer].attn_norm);
+}
+
+static void rope_pack_row(sl_graph *graph, size_t row)
+{
+    const sl_hparams *hp = &graph->hp;
+    const sl_kernels *kernels = graph->options.kernels;
+    size_t pairs = hp->rope_dims / 2, index = graph->first + row;
+    const float *cos = graph->cos + index * pairs, *sin = graph->sin + index * pairs;
+    for (size_t h = 0; h < hp->n_heads; h++)
+        kernels->rope_norm(q_row(graph, row) + h * hp->head_dim, cos, sin, pairs);
+    size_t token = graph->first_pos % SL_TILE + index;
+    uint8_t *group = sl_graph_own(graph, graph->layer) + token / SL_TILE * sl_geom_group_bytes(&graph->options.geom, 0);
+    bool good = kernels->finite(q_row(graph, row), graph->q_dim);
+    for (size_t h = 0; h < hp->n_kv_heads; h++) {
+        float *k = wide_row(graph, graph->a, row) + h * hp->head_dim;
+        const float *v = wide_row(graph, graph->b, row) + h * hp->head_dim;
+        kernels->rope_norm(k, cos, sin, pairs);
+        uint8_t *tile = group + h * sl_tile_bytes(graph->options.geom.type, hp->head_dim);
+        good &= sl_kernels_kv_pack(kernels, graph->options.geom.type)(tile, token % SL_TILE, k, v, hp->head_dim);
+    }
+    graph->bad[row] = !good;
+}
+
+static void attn_out_row(sl_graph *graph, size_t row)
+{
+    quantise(graph, q_row(graph, row), row, graph->q_dim);
+}
+
+static void ffn_norm_row(sl_graph *graph, size_t row)
+{
+    graph->options.kernels->add(sl_graph_x_row(graph, row), wide_row(graph, graph->tmp, row), graph->hp.n_embd);
+    sl_graph_norm_row(graph, row, graph->options.weights->layers[graph->layer].ffn_norm);
+}
+
+static void silu_row(sl_graph *graph, size_t row)
+{
+    float *gate = wide_row(graph, graph->a, row);
+    graph->options.kernels->silu_mul(gate, gate, wide_row(graph, graph->b, row), graph->hp.n_ff);
+    quantise(graph, gate, row, graph->hp.n_ff);
+}
+
+static void ffn_add_row(sl_graph *graph, size_t row)
+{
+    graph->options.kernels->add(sl_graph_x_row(graph, row), wide_row(graph, graph->tmp, row), graph->hp.n_embd);
+    graph->bad[row] = !graph->options.kernels->finite(sl_graph_x_row(graph, row), graph->hp.n_embd);
+}
+
+/* The first bad row of the chunk, named. */
+static sl_status check_rows(const sl_graph *graph, const char *what, sl_err *err)
+{
+    for (size_t i = 0; i < graph->n; i++)
+        if (graph->bad[i])
+            return sl_err_set(err, SL_FAILED,
+                              "%s is not finite or beyond the stored type: layer %" PRIu32 ", position %" PRIu64, what,
+                              graph->layer, graph->first_pos + graph->first + i);
+    return SL_OK;
+}
+
+static sl_status project_qkv(sl_graph *graph, sl_err *err)
+{
+    const sl_layer_weights *w = &graph->options.weights->layers[graph->layer];
+    double start_s = sl_trace_now(graph->options.trace);
+    graph->first = graph->n = 0;
+    while (sl_graph_next_chunk(graph, graph->n_rows)) {
+        sl_graph_for_rows(graph, attn_norm_row);
+        const sl_graph_product products[] = {{&w->wq, q_row(graph, 0), graph->q_dim},
+                                    {&w->wk, graph->a, graph->wide},
+                                    {&w->wv, graph->b, graph->wide}};
+        sl_graph_multiply(graph, graph->tmp, graph->wide, graph->n, products, 3);
+        sl_graph_for_rows(graph, rope_pack_row);
+        sl_status status = check_rows(graph, "query, key or value", err);
+        if (status != SL_OK)
+            return status;
+    }
+    sl_graph_trace(graph, SL_TRACE_LANE_KERNEL, "queries, keys, values", start_s, graph->layer);
+    return SL_OK;
+}
+
+static sl_status feed_forward(sl_graph *graph, sl_err *err)
+{
+    const sl_layer_weights *w = &graph->options.weights->layers[graph->layer];
+    double start_s = sl_trace_now(graph->options.trace);
+    graph->first = graph->n = 0;
+    while (sl_graph_next_chunk(graph, graph->n_rows)) {
+        sl_graph_for_rows(graph, attn_out_row);
+        const sl_graph_product attn_out = {&w->wo, graph->tmp, graph->wide};
+        sl_graph_multiply(graph, q_row(graph, 0), graph->q_dim, graph->n, &attn_out, 1);
+        sl_graph_for_rows(graph, ffn_norm_row);
+        const sl_graph_product gate_up[] = {{&w->w_gate, graph->a, graph->wide}, {&w->w_up, graph->b, graph->wide}};
+        sl_graph_multiply(graph, graph->tmp, graph->wide, graph->n, gate_up, 2);
+        sl_graph_for_rows(graph, silu_row);
+        const sl_graph_product down = {&w->w_down, graph->tmp, graph->wide};
+        sl_graph_multiply(graph, graph->a, graph->wide, graph->n, &down, 1);
+        sl_graph_for_rows(graph, ffn_add_row);
+        sl_status status = check_rows(graph, "hidden row", err);
+        if (status != SL_OK)
+            return status;
+    }
+    sl_graph_trace(graph, SL_TRACE_LANE_KERNEL, "output and feed-forward", start_s, graph->layer);
+    return SL_OK;
+}
+
+/* Attention of the layer's rows: over the store, or as the graph's owner would have it. */
+static sl_status attend(sl_graph *graph, sl_kv *kv, const uint8_t *own, sl_err *err)
+{
+    const sl_attn_rows rows = {
+        .layer = graph->layer,
+        .first_pos = graph->first_pos,
+        .n_rows = graph->n_rows,
+        .q = graph->q,
+        .q_stride = graph->q_dim,
+        .out = graph->q,
+        .out_stride = graph->q_dim,
+        .own_groups = own,
+        .stop = graph->rows->stop_in_layer,
+        .arg = graph->rows->arg,
+    };
+    if (graph->options.attend)
+        return graph->options.attend(graph->options.attend_arg, &rows, err);
+    sl_status status = sl_attn_run(graph->attn, kv, &rows, err);
+    if (status == SL_OK && !graph->options.staged)
+        status = sl_kv_append(kv, graph->layer, own, graph->n_rows, err);
+    return status;
+}
+
+sl_status sl_graph_layer(sl_graph *graph, sl_kv *kv, sl_err *err)
+{
+    uint8_t *own = sl_graph_own(graph, graph->layer);
+    if (!graph->options.attend) {
+        uint32_t n_tail = 0;
+        const uint8_t *tail = sl_kv_tail(kv, graph->layer, &n_tail);
+        assert(n_tail == graph->first_pos % SL_TILE);
+        if (n_tail > 0)
+            memcpy(own, tail, sl_geom_group_bytes(&graph->options.geom, graph->layer));
+    }
+    sl_status status = project_qkv(graph, err);
+    if (status == SL_OK)
+        status = attend(graph, kv, own, err);
+    return status == SL_OK ? feed_forward(graph, err) : status;
+}
