@@ -24,6 +24,7 @@ typedef struct burst {
     sl_sampler *sampler;
     sl_drafter drafter;
     int32_t *ids; /* [max_drafts + 1] the last token and its drafts */
+    sl_draft_tree tree; /* [max_drafts] */
 } burst;
 
 /* Takes a drawn token into the history and hands it out. Returns false when the text ends here; result->finish says
@@ -54,7 +55,7 @@ static bool take_token(burst *b, int32_t id)
 }
 
 /* The last token and its drafts, cut where the text must end anyway: a burst of n rows draws at most n tokens. */
-static size_t collect_rows(burst *b)
+static sl_status collect_rows(burst *b, size_t *n_rows, sl_err *err)
 {
     sl_session *s = b->session;
     const sl_generate_options *o = b->options;
@@ -62,15 +63,21 @@ static size_t collect_rows(burst *b)
     size_t most = wanted < room ? wanted : room;
     size_t max = o->max_drafts < most - 1 ? o->max_drafts : most - 1;
     b->ids[0] = s->history[s->n_history - 1];
-    size_t n = max > 0 && b->drafter.propose
-                   ? b->drafter.propose(b->drafter.self, s->history, s->n_history, b->ids + 1, max)
-                   : 0;
+    *n_rows = 1;
+    if (max == 0 || !b->drafter.propose)
+        return SL_OK;
+    const sl_draft_ask ask = {.history = s->history, .n = s->n_history, .max_nodes = max, .max_depth = max};
+    b->tree.n = 0;
+    sl_status status = b->drafter.propose(b->drafter.self, &ask, &b->tree, err);
     /* A drafter may guess nonsense: ids that do not exist cannot be computed, and so end the chain. */
-    for (size_t i = 0; i < n; i++)
-        if (b->ids[1 + i] < 0 || (uint32_t)b->ids[1 + i] >= s->options.weights->hp.n_vocab)
-            n = i;
-    b->result->n_drafted += n;
-    return n + 1;
+    for (size_t i = 0; i < b->tree.n; i++) {
+        int32_t id = b->tree.nodes[i].id;
+        if (id < 0 || (uint32_t)id >= s->options.weights->hp.n_vocab)
+            break;
+        b->ids[(*n_rows)++] = id;
+    }
+    b->result->n_drafted += *n_rows - 1;
+    return status;
 }
 
 /* Draws row after row while the drafts agree. *n_kept: rows whose input is part of the text. */
@@ -100,7 +107,10 @@ static sl_status verify_rows(burst *b, size_t n_rows, size_t *n_kept, bool *go_o
 static sl_status run_burst(burst *b, bool *go_on, sl_err *err)
 {
     sl_session *s = b->session;
-    size_t n_rows = collect_rows(b), n_kept = 0;
+    size_t n_rows = 1, n_kept = 0;
+    sl_status status = collect_rows(b, &n_rows, err);
+    if (status != SL_OK)
+        return status;
     sl_graph_rows rows = {
         .ids = b->ids,
         .n_rows = n_rows,
@@ -110,7 +120,7 @@ static sl_status run_burst(burst *b, bool *go_on, sl_err *err)
         .stop_in_layer = sl_session_is_stopped,
         .arg = s,
     };
-    sl_status status = sl_graph_pass(s->graph, s->kv, &rows, err);
+    status = sl_graph_pass(s->graph, s->kv, &rows, err);
     if (status == SL_OK)
         status = verify_rows(b, n_rows, &n_kept, go_on, err);
     if (status == SL_OK)
@@ -165,8 +175,13 @@ sl_status sl_session_generate(sl_session *s, const sl_generate_options *options,
                                          s->options.budget, &b.sampler, err);
     if (status == SL_OK)
         status = sl_mem_new(s->options.budget, options->max_drafts + 1, sizeof *b.ids, "drafts", &b.ids, err);
+    b.tree.cap = options->max_drafts;
+    if (status == SL_OK)
+        status = sl_mem_new(s->options.budget, options->max_drafts + 1, sizeof *b.tree.nodes, "drafts", &b.tree.nodes,
+                            err);
     if (status == SL_OK)
         status = run_bursts(&b, err);
+    sl_mem_free(s->options.budget, b.tree.nodes);
     sl_mem_free(s->options.budget, b.ids);
     sl_sampler_destroy(b.sampler);
     return status;

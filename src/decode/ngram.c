@@ -98,11 +98,14 @@ static size_t match_length(const int32_t *history, size_t end, size_t place)
     return length;
 }
 
-static size_t propose(void *self, const int32_t *history, size_t n, int32_t *out, size_t max)
+static sl_status propose(void *self, const sl_draft_ask *ask, sl_draft_tree *tree, sl_err *err)
 {
+    (void)err;
     sl_ngram *ngram = self;
+    const int32_t *history = ask->history;
+    size_t n = ask->n;
     if (n < 3 || n > ngram->max_tokens)
-        return 0;
+        return SL_OK;
     index_history(ngram, history, n);
     size_t best_length = 1, best_place = 0;
     int32_t place = ngram->heads[hash_at(ngram, history, n - 1)];
@@ -115,15 +118,22 @@ static size_t propose(void *self, const int32_t *history, size_t n, int32_t *out
         place = ngram->prev[place];
     }
     if (best_length < 2)
-        return 0;
+        return SL_OK;
     /* Where the match reaches into what is being proposed, the text repeats itself: so does the proposal. */
-    size_t known = n - 1 - best_place;
-    for (size_t i = 0; i < max; i++)
-        out[i] = i < known ? history[best_place + 1 + i] : out[i - known];
-    return max;
+    size_t known = n - 1 - best_place, most = ask->max_nodes < ask->max_depth ? ask->max_nodes : ask->max_depth;
+    for (size_t i = 0; i < most; i++) {
+        int32_t id = i < known ? history[best_place + 1 + i] : tree->nodes[i - known].id;
+        sl_draft_tree_add(tree, id, (int32_t)i - 1, 0.0f);
+    }
+    return SL_OK;
+}
+
+static void settled(void *self, const int32_t *history, size_t n)
+{
+    sl_ngram_rewind(self, history, n);
 }
 
 sl_drafter sl_ngram_drafter(sl_ngram *ngram)
 {
-    return (sl_drafter){propose, ngram};
+    return (sl_drafter){"n-gram", propose, settled, ngram};
 }

@@ -151,16 +151,16 @@ typedef struct oracle {
 } oracle;
 
 /* Always right, or always wrong. */
-static size_t foretell(void *self, const int32_t *history, size_t n, int32_t *out, size_t max)
+static sl_status foretell(void *self, const sl_draft_ask *ask, sl_draft_tree *tree, sl_err *err)
 {
-    (void)history;
+    (void)err;
     const oracle *o = self;
-    for (size_t i = 0; i < max; i++) {
-        size_t at = n - o->n_prompt + i;
+    for (size_t i = 0; i < ask->max_nodes; i++) {
+        size_t at = ask->n - o->n_prompt + i;
         int32_t id = at < o->truth->n ? o->truth->ids[at] : 0;
-        out[i] = o->right ? id : id ^ 1;
+        sl_draft_tree_add(tree, o->right ? id : id ^ 1, (int32_t)i - 1, 0.0f);
     }
-    return max;
+    return SL_OK;
 }
 
 typedef struct case_of {
@@ -234,7 +234,7 @@ static void speculation_never_changes_the_text(void **unused)
             draw(&run, c, n, NULL, &got);
             expect_same(&plain, &got, c, n, "n-gram");
             oracle right = {&plain, c->n_prompt, true}, wrong = {&plain, c->n_prompt, false};
-            const sl_drafter by_right = {foretell, &right}, by_wrong = {foretell, &wrong};
+            const sl_drafter by_right = {"right", foretell, NULL, &right}, by_wrong = {"wrong", foretell, NULL, &wrong};
             result = draw(&run, c, n, &by_right, &got);
             expect_same(&plain, &got, c, n, "always right");
             assert_int_equal((c->n_predict - 1 + n) / (n + 1), result.n_passes);

@@ -20,11 +20,26 @@ static sl_ngram *make(size_t max_tokens)
     return ngram;
 }
 
+/* Writes the chain that is proposed to out; returns its length. */
+static size_t chain_of(sl_ngram *ngram, const int32_t *history, size_t n, int32_t *out, size_t max)
+{
+    sl_err err = {SL_OK, ""};
+    sl_draft_node nodes[16];
+    sl_draft_tree tree = {0, 16, nodes};
+    const sl_draft_ask ask = {history, n, max, max, false};
+    const sl_drafter drafter = sl_ngram_drafter(ngram);
+    assert_int_equal(SL_OK, drafter.propose(drafter.self, &ask, &tree, &err));
+    for (size_t i = 0; i < tree.n; i++) {
+        assert_int_equal((int)i - 1, nodes[i].parent);
+        out[i] = nodes[i].id;
+    }
+    return tree.n;
+}
+
 static void expect(sl_ngram *ngram, const int32_t *history, size_t n, const int32_t *want, size_t n_want)
 {
     int32_t out[16];
-    sl_drafter drafter = sl_ngram_drafter(ngram);
-    assert_int_equal(n_want, drafter.propose(drafter.self, history, n, out, n_want ? n_want : 16));
+    assert_int_equal(n_want, chain_of(ngram, history, n, out, n_want ? n_want : 16));
     assert_memory_equal(want, out, n_want * sizeof *out);
 }
 
@@ -81,14 +96,12 @@ static void growth_in_steps_changes_nothing(void **unused)
         history[i] = (int32_t)(state >> 60);
     }
     sl_ngram *steps = make(N);
-    sl_drafter by_steps = sl_ngram_drafter(steps);
     int32_t a[8], b[8];
     size_t n_a = 0;
     for (size_t n = 1; n <= N; n++)
-        n_a = by_steps.propose(by_steps.self, history, n, a, 8);
+        n_a = chain_of(steps, history, n, a, 8);
     sl_ngram *once = make(N);
-    sl_drafter at_once = sl_ngram_drafter(once);
-    assert_int_equal(n_a, at_once.propose(at_once.self, history, N, b, 8));
+    assert_int_equal(n_a, chain_of(once, history, N, b, 8));
     assert_memory_equal(a, b, n_a * sizeof *a);
     sl_ngram_destroy(steps);
     sl_ngram_destroy(once);
@@ -103,7 +116,6 @@ static void a_rewind_leaves_no_trace(void **unused)
     uint64_t state = 5;
     size_t n = 0, n_proposed = 0;
     sl_ngram *ngram = make(MOST);
-    sl_drafter drafter = sl_ngram_drafter(ngram);
     for (int turn = 0; turn < TURNS; turn++) {
         state = state * UINT64_C(6364136223846793005) + 1442695040888963407u;
         uint64_t random = state >> 33;
@@ -115,10 +127,9 @@ static void a_rewind_leaves_no_trace(void **unused)
             history[n++] = (int32_t)((random >> i % 16) % 4 + (uint64_t)(turn % 5 == 0));
         if (turn % 4 == 3) /* rewound again before anything was asked */
             continue;
-        size_t n_got = drafter.propose(drafter.self, history, n, got, 8);
+        size_t n_got = chain_of(ngram, history, n, got, 8);
         sl_ngram *fresh = make(MOST);
-        sl_drafter other = sl_ngram_drafter(fresh);
-        assert_int_equal(other.propose(other.self, history, n, want, 8), n_got);
+        assert_int_equal(chain_of(fresh, history, n, want, 8), n_got);
         assert_memory_equal(want, got, n_got * sizeof *got);
         n_proposed += n_got > 0;
         sl_ngram_destroy(fresh);
