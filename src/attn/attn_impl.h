@@ -1,0 +1,92 @@
+/* Inside attention: shared by attn.c (the path), attn_item.c (memory, work items) and attn_own.c (own tiles). */
+#ifndef SL_ATTN_IMPL_H
+#define SL_ATTN_IMPL_H
+
+#include "attn/attn.h"
+
+enum {
+    SL_ATTN_MAX_CHUNK = 16, /* query blocks per item: a tile is widened once for so many */
+    SL_ATTN_MAX_SIDE = 16,  /* segments side by side */
+    SL_ATTN_MAX_HELD = SL_ATTN_MAX_SIDE * SL_SEGMENT_PARTS /* parts per run of the pool */
+};
+
+struct sl_attn {
+    sl_attn_options options;
+    size_t qblock_bytes, state_bytes, scratch_bytes; /* the largest over the layers */
+    size_t map_bytes;
+    /* [max_blocks] query blocks, then as many segment states, totals, then [spare_blocks] segment states of a split
+     * pass's further segments, then scratch for each worker */
+    uint8_t *map;
+    uint8_t *qblocks, *segments, *totals, *spare, *scratch;
+    size_t max_blocks, spare_blocks;
+
+    /* the layer being computed */
+    const sl_attn_rows *rows;
+    size_t head_dim, n_kv_heads, group; /* group: queries that share a KV head, per row */
+    size_t n_blocks;                    /* per KV head */
+    size_t chunk, n_chunks;             /* per KV head */
+    size_t together;                    /* KV heads per item; above 1 only where n_blocks is 1 */
+    size_t side;                        /* segments side by side; 1: the pass is not split */
+    sl_kv_part held[SL_ATTN_MAX_HELD];  /* taken from the store, in order, not folded yet */
+    size_t n_held, n_ring_held;
+};
+
+/* A work item: blocks [first, first + n) of one KV head, or the only block of each of several. Arrays of blocks lie
+ * head after head. */
+typedef struct sl_attn_item {
+    size_t head, n_heads, first, n;
+    uint8_t *qblocks, *segments, *totals;
+    uint8_t *scratch;    /* the worker's */
+    const uint8_t *next; /* the tile to come, if it is known: NULL in a new span */
+} sl_attn_item;
+
+static inline size_t sl_attn_min(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+static inline size_t sl_attn_n_items(const sl_attn *attn)
+{
+    return (attn->n_kv_heads + attn->together - 1) / attn->together * attn->n_chunks;
+}
+
+/* Queries of one KV head, numbered row by row: n_rows * group. */
+static inline size_t sl_attn_n_queries(const sl_attn *attn)
+{
+    return attn->rows->n_rows * attn->group;
+}
+
+/* Where query `query` of a KV head lies in a row-major buffer. */
+static inline size_t sl_attn_query_off(const sl_attn *attn, size_t head, size_t query, size_t stride)
+{
+    return query / attn->group * stride + (head * attn->group + query % attn->group) * attn->head_dim;
+}
+
+/* attn_item.c */
+
+/* Items from sl_attn_n_items on are a split pass's further segments: item / n_items is the segment's place among
+ * `side`. */
+sl_attn_item sl_attn_item_of(const sl_attn *attn, size_t item, size_t worker);
+sl_attn_item sl_attn_head_of(const sl_attn *attn, sl_attn_item span, size_t i); /* of a span's heads, the i-th */
+
+/* Fills in chunks, heads together and segments side by side for attn->rows. */
+void sl_attn_divide(sl_attn *attn);
+
+/* One task per item; work: tiles x blocks, or as much as so many. */
+void sl_attn_run_items(sl_attn *attn, size_t n, size_t work, sl_pool_task task);
+
+/* Blocks [first, first + n) of the span, n > 0, as a kernel takes them; without tile and masks. */
+sl_tile_args sl_attn_args_of(const sl_attn *attn, const sl_attn_item *span, size_t first, size_t n);
+
+/* Folds one tile into blocks [first, first + n) of the span. masks, as in sl_tile_args: [of the span's blocks]. */
+void sl_attn_fold_tile(const sl_attn *attn, const sl_attn_item *span, size_t first, size_t n, const uint8_t *tile,
+                       const uint64_t *masks);
+void sl_attn_fold_segment(const sl_attn *attn, const sl_attn_item *span);
+
+/* A kernel span that ends now. */
+void sl_attn_trace(const sl_attn *attn, const char *name, double start_s, int64_t part);
+
+/* attn_own.c: the own tiles under the causal mask, last segment folded, O / l -> out. */
+void sl_attn_finish(sl_attn *attn);
+
+#endif
