@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "base/err.h"
+#include "decode/sampler.h"
 
 enum {
     SL_MAX_DRAFTS = 255,
@@ -41,6 +41,9 @@ typedef struct sl_draft_ask {
     size_t n;               /* of the history */
     size_t max_nodes, max_depth;
     bool may_branch; /* false: a chain */
+    /* The burst's own; NULL: greedy. A drafter that has logits draws with it as the burst will: the same number for the
+     * same position, so that a good guess of the logits is a good guess of the draw at any temperature. */
+    sl_sampler *sampler;
 } sl_draft_ask;
 
 typedef struct sl_drafter {

@@ -26,7 +26,7 @@ static size_t chain_of(sl_ngram *ngram, const int32_t *history, size_t n, int32_
     sl_err err = {SL_OK, ""};
     sl_draft_node nodes[16];
     sl_draft_tree tree = {0, 16, nodes};
-    const sl_draft_ask ask = {history, n, max, max, false};
+    const sl_draft_ask ask = {.history = history, .n = n, .max_nodes = max, .max_depth = max};
     const sl_drafter drafter = sl_ngram_drafter(ngram);
     assert_int_equal(SL_OK, drafter.propose(drafter.self, &ask, &tree, &err));
     for (size_t i = 0; i < tree.n; i++) {
