@@ -183,8 +183,11 @@ typedef void (*sl_gemm_fn)(const sl_gemm_args *args);
 typedef void (*sl_rmsnorm_fn)(float *out, const float *x, const float *w, size_t n, float eps);
 /* RoPE, NORM pairing: pairs (x[2i], x[2i+1]), i < n_pairs, in place: fma(x, c, -(y*s)), fma(x, s, y*c). */
 typedef void (*sl_rope_norm_fn)(float *x, const float *cos_tab, const float *sin_tab, size_t n_pairs);
-/* out = SiLU(gate) * up; out may be gate. */
+/* rope_neox has the same shape and NEOX pairing: pairs (x[i], x[n_pairs + i]). */
+/* out = SiLU(gate) * up, and gelu_mul: GELU(gate) * up; out may be gate. */
 typedef void (*sl_silu_mul_fn)(float *out, const float *gate, const float *up, size_t n);
+/* x = cap * tanh(x / cap), cap > 0 */
+typedef void (*sl_softcap_fn)(float *x, size_t n, float cap);
 /* x += y */
 typedef void (*sl_add_fn)(float *x, const float *y, size_t n);
 /* out[i] = exp2(x[i]); out may be x. */

@@ -27,7 +27,10 @@
     X(gemm_q6_k, sl_gemm_fn)            \
     X(rmsnorm, sl_rmsnorm_fn)           \
     X(rope_norm, sl_rope_norm_fn)       \
+    X(rope_neox, sl_rope_norm_fn)       \
     X(silu_mul, sl_silu_mul_fn)         \
+    X(gelu_mul, sl_silu_mul_fn)         \
+    X(softcap, sl_softcap_fn)           \
     X(add, sl_add_fn)                   \
     X(exp2, sl_exp2_fn)                 \
     X(sumexp, sl_sumexp_fn)             \

@@ -35,7 +35,10 @@
     X(gemm_q4_1, sl_gemm_fn)                                                                                           \
     X(rmsnorm, sl_rmsnorm_fn)                                                                                          \
     X(rope_norm, sl_rope_norm_fn)                                                                                      \
+    X(rope_neox, sl_rope_norm_fn)                                                                                      \
     X(silu_mul, sl_silu_mul_fn)                                                                                        \
+    X(gelu_mul, sl_silu_mul_fn)                                                                                        \
+    X(softcap, sl_softcap_fn)                                                                                          \
     X(add, sl_add_fn)                                                                                                  \
     X(exp2, sl_exp2_fn)                                                                                                \
     X(sumexp, sl_sumexp_fn)                                                                                            \
@@ -105,7 +108,8 @@
     X(gemm_q5_1, sl_gemm_fn) X(gemm_q4_k, sl_gemm_fn) X(gemm_q5_k, sl_gemm_fn) X(gemm_q6_k, sl_gemm_fn)
 
 #define SL_KERNELS_VEC_NEON(X)                                                                                         \
-    X(rmsnorm, sl_rmsnorm_fn) X(rope_norm, sl_rope_norm_fn) X(silu_mul, sl_silu_mul_fn) X(add, sl_add_fn)              \
+    X(rmsnorm, sl_rmsnorm_fn) X(rope_norm, sl_rope_norm_fn) X(rope_neox, sl_rope_norm_fn)                              \
+    X(silu_mul, sl_silu_mul_fn) X(gelu_mul, sl_silu_mul_fn) X(softcap, sl_softcap_fn) X(add, sl_add_fn)                \
     X(exp2, sl_exp2_fn) X(sumexp, sl_sumexp_fn) X(argmax, sl_argmax_fn) X(finite, sl_finite_fn)
 
 #define SL_KERNELS_NEON(X) SL_KERNELS_ATTN_NEON(X) SL_KERNELS_GEMM_NEON(X) SL_KERNELS_VEC_NEON(X)

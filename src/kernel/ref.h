@@ -19,6 +19,7 @@
 #define SL_PROTO_sl_rmsnorm_fn(f) void f(float *out, const float *x, const float *w, size_t n, float eps)
 #define SL_PROTO_sl_rope_norm_fn(f) void f(float *x, const float *cos_tab, const float *sin_tab, size_t n_pairs)
 #define SL_PROTO_sl_silu_mul_fn(f) void f(float *out, const float *gate, const float *up, size_t n)
+#define SL_PROTO_sl_softcap_fn(f) void f(float *x, size_t n, float cap)
 #define SL_PROTO_sl_add_fn(f) void f(float *x, const float *y, size_t n)
 #define SL_PROTO_sl_exp2_fn(f) void f(float *out, const float *x, size_t n)
 #define SL_PROTO_sl_sumexp_fn(f) float f(const float *x, size_t n, float max)

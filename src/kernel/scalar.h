@@ -25,6 +25,10 @@
 #define SL_TANH_T3 (-0x1.ba1ba2p-5f) /* -17/315 */
 #define SL_TANH_EXP_MAX 126.0f
 
+/* GELU by its tanh: sqrt(2 / pi) and the cube's factor. */
+#define SL_GELU_SCALE 0.79788456f
+#define SL_GELU_CUBE 0.044715f
+
 /* A group whose largest magnitude is below this is stored as zeros with scale 0. */
 #define SL_AMAX_MIN 0x1p-100f
 
@@ -56,6 +60,12 @@ static inline float sl_scalar_tanh(float y)
     float x = 2.0f * magnitude * SL_LOG2E;
     x = x < SL_TANH_EXP_MAX ? x : SL_TANH_EXP_MAX;
     return copysignf(1.0f - 2.0f / (sl_scalar_exp2(x) + 1.0f), y);
+}
+
+static inline float sl_scalar_gelu(float x)
+{
+    float y = (x * SL_GELU_SCALE) * fmaf(SL_GELU_CUBE, x * x, 1.0f);
+    return (0.5f * x) * (1.0f + sl_scalar_tanh(y));
 }
 
 /* Largest magnitude of n finite numbers. */

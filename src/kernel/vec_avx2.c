@@ -127,6 +127,23 @@ AVX2 void sl_rope_norm_avx2(float *x, const float *cos_tab, const float *sin_tab
     sl_rope_norm_ref(x + 2 * i, cos_tab + i, sin_tab + i, n_pairs - i);
 }
 
+AVX2 void sl_rope_neox_avx2(float *x, const float *cos_tab, const float *sin_tab, size_t n_pairs)
+{
+    float *y = x + n_pairs;
+    size_t i = 0;
+    for (; i + LANES <= n_pairs; i += LANES) {
+        __m256 a = _mm256_loadu_ps(x + i), b = _mm256_loadu_ps(y + i);
+        __m256 c = _mm256_loadu_ps(cos_tab + i), s = _mm256_loadu_ps(sin_tab + i);
+        _mm256_storeu_ps(x + i, _mm256_fmsub_ps(a, c, _mm256_mul_ps(b, s)));
+        _mm256_storeu_ps(y + i, _mm256_fmadd_ps(a, s, _mm256_mul_ps(b, c)));
+    }
+    for (; i < n_pairs; i++) {
+        float a = x[i], b = y[i];
+        x[i] = fmaf(a, cos_tab[i], -(b * sin_tab[i]));
+        y[i] = fmaf(a, sin_tab[i], b * cos_tab[i]);
+    }
+}
+
 AVX2 void sl_silu_mul_avx2(float *out, const float *gate, const float *up, size_t n)
 {
     size_t k = 0;
@@ -138,6 +155,30 @@ AVX2 void sl_silu_mul_avx2(float *out, const float *gate, const float *up, size_
         _mm256_storeu_ps(out + k, _mm256_mul_ps(silu, _mm256_loadu_ps(up + k)));
     }
     sl_silu_mul_ref(out + k, gate + k, up + k, n - k);
+}
+
+AVX2 void sl_gelu_mul_avx2(float *out, const float *gate, const float *up, size_t n)
+{
+    const __m256 one = _mm256_set1_ps(1.0f);
+    size_t k = 0;
+    for (; k + LANES <= n; k += LANES) {
+        __m256 x = _mm256_loadu_ps(gate + k);
+        __m256 y = _mm256_fmadd_ps(_mm256_set1_ps(SL_GELU_CUBE), _mm256_mul_ps(x, x), one);
+        y = _mm256_mul_ps(_mm256_mul_ps(x, _mm256_set1_ps(SL_GELU_SCALE)), y);
+        __m256 half = _mm256_mul_ps(_mm256_set1_ps(0.5f), x);
+        __m256 gelu = _mm256_mul_ps(half, _mm256_add_ps(one, sl_avx2_tanh(y)));
+        _mm256_storeu_ps(out + k, _mm256_mul_ps(gelu, _mm256_loadu_ps(up + k)));
+    }
+    sl_gelu_mul_ref(out + k, gate + k, up + k, n - k);
+}
+
+AVX2 void sl_softcap_avx2(float *x, size_t n, float cap)
+{
+    const __m256 most = _mm256_set1_ps(cap);
+    size_t k = 0;
+    for (; k + LANES <= n; k += LANES)
+        _mm256_storeu_ps(x + k, _mm256_mul_ps(most, sl_avx2_tanh(_mm256_div_ps(_mm256_loadu_ps(x + k), most))));
+    sl_softcap_ref(x + k, n - k, cap);
 }
 
 AVX2 void sl_add_avx2(float *x, const float *y, size_t n)

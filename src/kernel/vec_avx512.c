@@ -96,6 +96,18 @@ AVX512 void sl_rope_norm_avx512(float *x, const float *cos_tab, const float *sin
     }
 }
 
+AVX512 void sl_rope_neox_avx512(float *x, const float *cos_tab, const float *sin_tab, size_t n_pairs)
+{
+    float *y = x + n_pairs;
+    for (size_t i = 0; i < n_pairs; i += SL_LANES) {
+        __mmask16 mask = lanes_of(n_pairs - i);
+        __m512 a = _mm512_maskz_loadu_ps(mask, x + i), b = _mm512_maskz_loadu_ps(mask, y + i);
+        __m512 c = _mm512_maskz_loadu_ps(mask, cos_tab + i), s = _mm512_maskz_loadu_ps(mask, sin_tab + i);
+        _mm512_mask_storeu_ps(x + i, mask, _mm512_fmsub_ps(a, c, _mm512_mul_ps(b, s)));
+        _mm512_mask_storeu_ps(y + i, mask, _mm512_fmadd_ps(a, s, _mm512_mul_ps(b, c)));
+    }
+}
+
 AVX512 void sl_silu_mul_avx512(float *out, const float *gate, const float *up, size_t n)
 {
     for (size_t k = 0; k < n; k += SL_LANES) {
@@ -105,6 +117,30 @@ AVX512 void sl_silu_mul_avx512(float *out, const float *gate, const float *up, s
         t = _mm512_min_ps(t, _mm512_set1_ps(127.0f)); /* a NaN gives 127, as in the reference */
         __m512 silu = _mm512_div_ps(g, _mm512_add_ps(_mm512_set1_ps(1.0f), sl_avx512_exp2(t)));
         _mm512_mask_storeu_ps(out + k, mask, _mm512_mul_ps(silu, _mm512_maskz_loadu_ps(mask, up + k)));
+    }
+}
+
+AVX512 void sl_gelu_mul_avx512(float *out, const float *gate, const float *up, size_t n)
+{
+    const __m512 one = _mm512_set1_ps(1.0f);
+    for (size_t k = 0; k < n; k += SL_LANES) {
+        __mmask16 mask = lanes_of(n - k);
+        __m512 x = _mm512_maskz_loadu_ps(mask, gate + k);
+        __m512 y = _mm512_fmadd_ps(_mm512_set1_ps(SL_GELU_CUBE), _mm512_mul_ps(x, x), one);
+        y = _mm512_mul_ps(_mm512_mul_ps(x, _mm512_set1_ps(SL_GELU_SCALE)), y);
+        __m512 half = _mm512_mul_ps(_mm512_set1_ps(0.5f), x);
+        __m512 gelu = _mm512_mul_ps(half, _mm512_add_ps(one, sl_avx512_tanh(y)));
+        _mm512_mask_storeu_ps(out + k, mask, _mm512_mul_ps(gelu, _mm512_maskz_loadu_ps(mask, up + k)));
+    }
+}
+
+AVX512 void sl_softcap_avx512(float *x, size_t n, float cap)
+{
+    const __m512 most = _mm512_set1_ps(cap);
+    for (size_t k = 0; k < n; k += SL_LANES) {
+        __mmask16 mask = lanes_of(n - k);
+        __m512 y = _mm512_div_ps(_mm512_maskz_loadu_ps(mask, x + k), most);
+        _mm512_mask_storeu_ps(x + k, mask, _mm512_mul_ps(most, sl_avx512_tanh(y)));
     }
 }
 

@@ -88,6 +88,23 @@ NEON void sl_rope_norm_neon(float *x, const float *cos_tab, const float *sin_tab
     sl_rope_norm_ref(x + 2 * i, cos_tab + i, sin_tab + i, n_pairs - i);
 }
 
+NEON void sl_rope_neox_neon(float *x, const float *cos_tab, const float *sin_tab, size_t n_pairs)
+{
+    float *y = x + n_pairs;
+    size_t i = 0;
+    for (; i + LANES <= n_pairs; i += LANES) {
+        float32x4_t a = vld1q_f32(x + i), b = vld1q_f32(y + i);
+        float32x4_t c = vld1q_f32(cos_tab + i), s = vld1q_f32(sin_tab + i);
+        vst1q_f32(x + i, vfmaq_f32(vnegq_f32(vmulq_f32(b, s)), a, c));
+        vst1q_f32(y + i, vfmaq_f32(vmulq_f32(b, c), a, s));
+    }
+    for (; i < n_pairs; i++) {
+        float a = x[i], b = y[i];
+        x[i] = fmaf(a, cos_tab[i], -(b * sin_tab[i]));
+        y[i] = fmaf(a, sin_tab[i], b * cos_tab[i]);
+    }
+}
+
 NEON void sl_silu_mul_neon(float *out, const float *gate, const float *up, size_t n)
 {
     size_t k = 0;
@@ -99,6 +116,29 @@ NEON void sl_silu_mul_neon(float *out, const float *gate, const float *up, size_
         vst1q_f32(out + k, vmulq_f32(silu, vld1q_f32(up + k)));
     }
     sl_silu_mul_ref(out + k, gate + k, up + k, n - k);
+}
+
+NEON void sl_gelu_mul_neon(float *out, const float *gate, const float *up, size_t n)
+{
+    const float32x4_t one = vdupq_n_f32(1.0f);
+    size_t k = 0;
+    for (; k + LANES <= n; k += LANES) {
+        float32x4_t x = vld1q_f32(gate + k);
+        float32x4_t y = vfmaq_f32(one, vdupq_n_f32(SL_GELU_CUBE), vmulq_f32(x, x));
+        y = vmulq_f32(vmulq_n_f32(x, SL_GELU_SCALE), y);
+        float32x4_t gelu = vmulq_f32(vmulq_n_f32(x, 0.5f), vaddq_f32(one, sl_neon_tanh(y)));
+        vst1q_f32(out + k, vmulq_f32(gelu, vld1q_f32(up + k)));
+    }
+    sl_gelu_mul_ref(out + k, gate + k, up + k, n - k);
+}
+
+NEON void sl_softcap_neon(float *x, size_t n, float cap)
+{
+    const float32x4_t most = vdupq_n_f32(cap);
+    size_t k = 0;
+    for (; k + LANES <= n; k += LANES)
+        vst1q_f32(x + k, vmulq_f32(most, sl_neon_tanh(vdivq_f32(vld1q_f32(x + k), most))));
+    sl_softcap_ref(x + k, n - k, cap);
 }
 
 NEON void sl_add_neon(float *x, const float *y, size_t n)

@@ -28,6 +28,16 @@ void sl_rope_norm_ref(float *x, const float *cos_tab, const float *sin_tab, size
     }
 }
 
+void sl_rope_neox_ref(float *x, const float *cos_tab, const float *sin_tab, size_t n_pairs)
+{
+    for (size_t i = 0; i < n_pairs; i++) {
+        float a = x[i], b = x[n_pairs + i];
+        float c = cos_tab[i], s = sin_tab[i];
+        x[i] = fmaf(a, c, -(b * s));
+        x[n_pairs + i] = fmaf(a, s, b * c);
+    }
+}
+
 void sl_silu_mul_ref(float *out, const float *gate, const float *up, size_t n)
 {
     for (size_t k = 0; k < n; k++) {
@@ -35,6 +45,18 @@ void sl_silu_mul_ref(float *out, const float *gate, const float *up, size_t n)
         t = t < 127.0f ? t : 127.0f;
         out[k] = gate[k] / (1.0f + sl_scalar_exp2(t)) * up[k];
     }
+}
+
+void sl_gelu_mul_ref(float *out, const float *gate, const float *up, size_t n)
+{
+    for (size_t k = 0; k < n; k++)
+        out[k] = sl_scalar_gelu(gate[k]) * up[k];
+}
+
+void sl_softcap_ref(float *x, size_t n, float cap)
+{
+    for (size_t k = 0; k < n; k++)
+        x[k] = cap * sl_scalar_tanh(x[k] / cap);
 }
 
 void sl_add_ref(float *x, const float *y, size_t n)

@@ -57,6 +57,46 @@ static void compare_rope(trial *at, cg_mode mode)
     same(at, "rope_norm");
 }
 
+static void compare_neox(trial *at, cg_mode mode)
+{
+    (void)mode;
+    size_t n_pairs = at->n / 2;
+    cg_buf tables[2] = {cg_alloc(n_pairs * sizeof(float)), cg_alloc(n_pairs * sizeof(float))};
+    for (size_t t = 0; t < 2; t++)
+        cg_fill(cg_floats(&tables[t]), n_pairs, CG_MODE_NORMAL);
+    memcpy(at->want.data, at->a.data, at->a.size);
+    memcpy(at->got.data, at->a.data, at->a.size);
+    sl_rope_neox_ref(cg_floats(&at->want), cg_floats(&tables[0]), cg_floats(&tables[1]), n_pairs);
+    at->kernels->rope_neox(cg_floats(&at->got), cg_floats(&tables[0]), cg_floats(&tables[1]), n_pairs);
+    cg_free(&tables[0]);
+    cg_free(&tables[1]);
+    same(at, "rope_neox");
+}
+
+static void compare_gelu(trial *at, cg_mode mode)
+{
+    for (size_t i = 0; mode == CG_MODE_NORMAL && i < at->n; i++)
+        cg_floats(&at->a)[i] *= 6.0f; /* both ends of the tanh */
+    sl_gelu_mul_ref(cg_floats(&at->want), cg_floats(&at->a), cg_floats(&at->b), at->n);
+    at->kernels->gelu_mul(cg_floats(&at->got), cg_floats(&at->a), cg_floats(&at->b), at->n);
+    same(at, "gelu_mul");
+    memcpy(at->got.data, at->a.data, at->a.size);
+    at->kernels->gelu_mul(cg_floats(&at->got), cg_floats(&at->got), cg_floats(&at->b), at->n);
+    same(at, "gelu_mul in place");
+}
+
+static void compare_softcap(trial *at, cg_mode mode)
+{
+    const float cap = 0.5f + (float)cg_below(100) * 0.7f;
+    for (size_t i = 0; mode == CG_MODE_NORMAL && i < at->n; i++)
+        cg_floats(&at->a)[i] *= 20.0f;
+    memcpy(at->want.data, at->a.data, at->a.size);
+    memcpy(at->got.data, at->a.data, at->a.size);
+    sl_softcap_ref(cg_floats(&at->want), at->n, cap);
+    at->kernels->softcap(cg_floats(&at->got), at->n, cap);
+    same(at, "softcap");
+}
+
 static void compare_silu(trial *at, cg_mode mode)
 {
     for (size_t i = 0; mode == CG_MODE_NORMAL && i < at->n; i++)
@@ -225,7 +265,8 @@ int main(void)
         {SL_KERNEL_ENTRY_rope_norm, compare_rope, 0}, {SL_KERNEL_ENTRY_silu_mul, compare_silu, 0},
         {SL_KERNEL_ENTRY_add, compare_add, 0},       {SL_KERNEL_ENTRY_exp2, compare_exp2, 0},
         {SL_KERNEL_ENTRY_sumexp, compare_sumexp, 0}, {SL_KERNEL_ENTRY_argmax, compare_argmax, 0},
-        {SL_KERNEL_ENTRY_finite, compare_finite, 0},
+        {SL_KERNEL_ENTRY_finite, compare_finite, 0}, {SL_KERNEL_ENTRY_rope_neox, compare_neox, 0},
+        {SL_KERNEL_ENTRY_gelu_mul, compare_gelu, 0}, {SL_KERNEL_ENTRY_softcap, compare_softcap, 0},
     };
     enum { N_ENTRIES = sizeof entries / sizeof *entries, N_TESTS = N_ENTRIES * (sizeof levels / sizeof *levels) };
     static subject subjects[N_TESTS];
