@@ -54,6 +54,16 @@ static bool take_token(burst *b, int32_t id)
     return true;
 }
 
+/* Draws what follows the history. Returns as take_token. */
+static bool draw_token(burst *b, const float *logits, int32_t *id)
+{
+    const sl_session *s = b->session;
+    *id = sl_sampler_draw(b->sampler, logits, s->history, s->n_history);
+    if (b->options->drawn)
+        b->options->drawn(b->options->arg, *id, logits);
+    return take_token(b, *id);
+}
+
 /* The last token and its drafts, cut where the text must end anyway: a burst of n rows draws at most n tokens. */
 static sl_status collect_rows(burst *b, size_t *n_rows, sl_err *err)
 {
@@ -66,7 +76,8 @@ static sl_status collect_rows(burst *b, size_t *n_rows, sl_err *err)
     *n_rows = 1;
     if (max == 0 || !b->drafter.propose)
         return SL_OK;
-    const sl_draft_ask ask = {.history = s->history, .n = s->n_history, .max_nodes = max, .max_depth = max};
+    const sl_draft_ask ask = {
+        .history = s->history, .n = s->n_history, .max_nodes = max, .max_depth = max, .sampler = b->sampler};
     b->tree.n = 0;
     sl_status status = b->drafter.propose(b->drafter.self, &ask, &b->tree, err);
     /* A drafter may guess nonsense: ids that do not exist cannot be computed, and so end the chain. */
@@ -95,8 +106,8 @@ static sl_status verify_rows(burst *b, size_t n_rows, size_t *n_kept, bool *go_o
                 return status;
         }
         ++*n_kept;
-        int32_t id = sl_sampler_draw(b->sampler, s->logits + in_batch * n_vocab, s->n_history);
-        *go_on = take_token(b, id);
+        int32_t id = 0;
+        *go_on = draw_token(b, s->logits + in_batch * n_vocab, &id);
         if (!*go_on || row + 1 == n_rows || b->ids[row + 1] != id)
             break;
         b->result->n_accepted++;
@@ -137,7 +148,8 @@ static sl_status run_bursts(burst *b, sl_err *err)
 {
     sl_session *s = b->session;
     s->has_logits = false;
-    bool go_on = take_token(b, sl_sampler_draw(b->sampler, s->logits, s->n_history));
+    int32_t id = 0;
+    bool go_on = draw_token(b, s->logits, &id);
     sl_status status = SL_OK;
     if (go_on)
         status = start_bursting(s, err);

@@ -1,9 +1,11 @@
 #include "decode/sampler.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
 #include "base/fpenv.h"
+#include "decode/recent.h"
 #include "kernel/math64.h"
 
 struct sl_sampler {
@@ -13,9 +15,36 @@ struct sl_sampler {
     size_t n_vocab;
     uint64_t *order, *spare; /* [n_vocab] rank key in the upper half, id in the lower */
     float *p;                /* [n_vocab] */
+    float *changed;          /* [n_vocab] logits after penalties and biases; NULL: there are none */
+    sl_recent *recent;       /* NULL: no penalties */
+    float repeat;
 };
 
-sl_status sl_sampling_check(const sl_sampling *s, sl_err *err)
+static sl_status check_changes(const sl_sampling *s, size_t n_vocab, sl_err *err)
+{
+    if (s->penalty_last_n < -1)
+        return sl_err_set(err, SL_USAGE, "penalties over %" PRId64 " tokens, expected -1 (all) or more",
+                          s->penalty_last_n);
+    if (!(s->repeat_penalty == 0.0f || (s->repeat_penalty >= 0.01f && s->repeat_penalty <= 100.0f)))
+        return sl_err_set(err, SL_USAGE, "repetition penalty is %g, expected 0.01 to 100", (double)s->repeat_penalty);
+    const float added[2] = {s->presence_penalty, s->frequency_penalty};
+    for (int i = 0; i < 2; i++)
+        if (!(added[i] >= -1000.0f && added[i] <= 1000.0f))
+            return sl_err_set(err, SL_USAGE, "%s penalty is %g, expected -1000 to 1000", i ? "frequency" : "presence",
+                              (double)added[i]);
+    for (size_t i = 0; i < s->n_bias; i++) {
+        const float value = s->bias_values[i];
+        if (s->bias_ids[i] < 0 || (size_t)s->bias_ids[i] >= n_vocab)
+            return sl_err_set(err, SL_USAGE, "logit bias of token %" PRId32 ", expected 0 to %zu", s->bias_ids[i],
+                              n_vocab - 1);
+        if (!(value == -INFINITY || (value >= -1e6f && value <= 1e6f)))
+            return sl_err_set(err, SL_USAGE, "logit bias of token %" PRId32 " is %g, expected -1e6 to 1e6 or -inf",
+                              s->bias_ids[i], (double)value);
+    }
+    return SL_OK;
+}
+
+sl_status sl_sampling_check(const sl_sampling *s, size_t n_vocab, sl_err *err)
 {
     /* Below, logit / temp could overflow. */
     if (!(s->temp == 0.0f || (s->temp >= 1e-6f && s->temp <= 1000.0f)))
@@ -24,19 +53,41 @@ sl_status sl_sampling_check(const sl_sampling *s, sl_err *err)
         return sl_err_set(err, SL_USAGE, "top-p is %g, expected more than 0, at most 1", (double)s->top_p);
     if (!(s->min_p >= 0.0f && s->min_p <= 1.0f))
         return sl_err_set(err, SL_USAGE, "min-p is %g, expected 0 to 1", (double)s->min_p);
-    return SL_OK;
+    return check_changes(s, n_vocab, err);
 }
 
 uint64_t sl_sampler_bytes(size_t n_vocab)
 {
-    return n_vocab * (2 * sizeof(uint64_t) + sizeof(float)) + 4096;
+    return n_vocab * (2 * sizeof(uint64_t) + 2 * sizeof(float)) + sl_recent_bytes(n_vocab) + 4096;
+}
+
+static sl_status make_changes(sl_sampler *s, sl_err *err)
+{
+    const sl_sampling *o = &s->sampling;
+    s->repeat = o->repeat_penalty > 0.0f ? o->repeat_penalty : 1.0f;
+    const bool any = s->repeat != 1.0f || o->presence_penalty != 0.0f || o->frequency_penalty != 0.0f;
+    const bool penalties = any && o->penalty_last_n != 0;
+    if (!penalties && o->n_bias == 0)
+        return SL_OK;
+    sl_status status = sl_mem_new(s->budget, s->n_vocab, sizeof *s->changed, "sampler", &s->changed, err);
+    const size_t last_n = o->penalty_last_n < 0 ? SIZE_MAX : (size_t)o->penalty_last_n;
+    if (status == SL_OK && penalties)
+        status = sl_recent_create(last_n, s->n_vocab, s->budget, &s->recent, err);
+    if (status != SL_OK)
+        return status;
+    for (size_t i = 0; i < o->n_bias; i++)
+        s->changed[o->bias_ids[i]] += o->bias_values[i];
+    for (size_t id = 0; id < s->n_vocab; id++)
+        if (s->changed[id] != -INFINITY)
+            return SL_OK;
+    return sl_err_set(err, SL_USAGE, "the logit biases ban every token");
 }
 
 sl_status sl_sampler_create(const sl_sampling *sampling, size_t n_vocab, const sl_kernels *kernels, sl_budget *budget,
                             sl_sampler **out, sl_err *err)
 {
     *out = NULL;
-    sl_status status = sl_sampling_check(sampling, err);
+    sl_status status = sl_sampling_check(sampling, n_vocab, err);
     sl_sampler *s = NULL;
     if (status == SL_OK)
         status = sl_mem_new(budget, 1, sizeof *s, "sampler", &s, err);
@@ -51,6 +102,8 @@ sl_status sl_sampler_create(const sl_sampling *sampling, size_t n_vocab, const s
         status = sl_mem_new(budget, n_vocab, sizeof *s->spare, "sampler", &s->spare, err);
     if (status == SL_OK)
         status = sl_mem_new(budget, n_vocab, sizeof *s->p, "sampler", &s->p, err);
+    if (status == SL_OK)
+        status = make_changes(s, err);
     if (status != SL_OK) {
         sl_sampler_destroy(s);
         return status;
@@ -66,7 +119,30 @@ void sl_sampler_destroy(sl_sampler *s)
     sl_mem_free(s->budget, s->order);
     sl_mem_free(s->budget, s->spare);
     sl_mem_free(s->budget, s->p);
+    sl_mem_free(s->budget, s->changed);
+    sl_recent_destroy(s->recent);
     sl_mem_free(s->budget, s);
+}
+
+/* The logits after penalties and biases. */
+static const float *change_logits(sl_sampler *s, const float *logits, const int32_t *history, size_t n)
+{
+    const sl_sampling *o = &s->sampling;
+    if (!s->changed)
+        return logits;
+    memcpy(s->changed, logits, s->n_vocab * sizeof *logits);
+    const uint32_t *counts = s->recent ? sl_recent_count(s->recent, history, n) : NULL;
+    for (size_t id = 0; counts && id < s->n_vocab; id++) {
+        if (counts[id] == 0)
+            continue;
+        float x = logits[id], off = (float)counts[id] * o->frequency_penalty;
+        x = x > 0.0f ? x / s->repeat : x * s->repeat;
+        off = off + o->presence_penalty;
+        s->changed[id] = x - off;
+    }
+    for (size_t i = 0; i < o->n_bias; i++)
+        s->changed[o->bias_ids[i]] += o->bias_values[i];
+    return s->changed;
 }
 
 /* Rises as the logit falls; -0 counts as +0. */
@@ -169,10 +245,10 @@ static int32_t draw(sl_sampler *s, const float *logits, uint64_t position)
     return (int32_t)candidate(s, n - 1);
 }
 
-int32_t sl_sampler_draw(sl_sampler *s, const float *logits, uint64_t position)
+int32_t sl_sampler_draw(sl_sampler *s, const float *logits, const int32_t *history, size_t n)
 {
     sl_fpenv saved = sl_fpenv_enter();
-    int32_t id = draw(s, logits, position);
+    int32_t id = draw(s, change_logits(s, logits, history, n), n);
     sl_fpenv_leave(saved);
     return id;
 }

@@ -76,6 +76,9 @@ typedef struct sl_generate_options {
     size_t max_drafts; /* at most the session's */
     const sl_drafter *drafter; /* NULL: the session's own, if any */
     bool (*is_end)(void *arg, int32_t id);
+    /* Every token drawn, before the other two, and the logits [n_vocab] that it was drawn from, before penalties and
+     * biases; borrowed for the call. NULL: not asked for. */
+    void (*drawn)(void *arg, int32_t id, const float *logits);
     /* A token of the text; false stops (cancelled). Not called for the end token. */
     bool (*token)(void *arg, int32_t id);
     void *arg;

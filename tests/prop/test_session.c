@@ -261,7 +261,7 @@ static sl_status redraw_row(void *arg, uint64_t position, const float *logits, s
     redraw *r = arg;
     if (position + 1 < r->n_prompt || position + 1 >= r->n)
         return SL_OK;
-    int32_t id = sl_sampler_draw(r->sampler, logits, position + 1);
+    int32_t id = sl_sampler_draw(r->sampler, logits, r->ids, (size_t)position + 1);
     if (id != r->ids[position + 1])
         return sl_err_set(err, SL_FAILED, "position %d: prefill draws %d, decoding drew %d", (int)position + 1, id,
                           r->ids[position + 1]);
@@ -283,7 +283,7 @@ static void decoding_equals_prefill(void **unused)
     memcpy(all + N_READ, plain.ids, N_DRAWN * sizeof *all);
     sl_err err = {SL_OK, ""};
     sl_pool *pool;
-    const sl_sampling sampling = {1.0f, 0, 1.0f, 0.0f, 9};
+    const sl_sampling sampling = {.temp = 1.0f, .top_p = 1.0f, .seed = 9};
     redraw r = {NULL, N_READ, all, N_READ + N_DRAWN};
     assert_int_equal(SL_OK, sl_sampler_create(&sampling, run.weights->hp.n_vocab, &run.kernels, &run.budget,
                                               &r.sampler, &err));

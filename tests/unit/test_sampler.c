@@ -14,6 +14,7 @@ enum { N = 4096 };
 
 static sl_budget budget;
 static sl_kernels kernels;
+static const int32_t history[N]; /* all zeros */
 
 static sl_sampler *make(sl_sampling sampling, size_t n_vocab)
 {
@@ -29,7 +30,7 @@ static void greedy_takes_the_lowest_of_equals(void **unused)
     (void)unused;
     const float logits[5] = {-1.0f, 3.0f, 3.0f, 2.0f, -0.0f};
     sl_sampler *s = make((sl_sampling){.top_p = 1.0f}, 5);
-    assert_int_equal(1, sl_sampler_draw(s, logits, 0));
+    assert_int_equal(1, sl_sampler_draw(s, logits, NULL, 0));
     sl_sampler_destroy(s);
 }
 
@@ -53,11 +54,11 @@ static void the_random_number_is_philox(void **unused)
     static float logits[N];
     memset(logits, 0, sizeof logits);
     sl_sampler *s = make((sl_sampling){.temp = 1.0f, .top_p = 1.0f, .seed = 0}, N);
-    assert_int_equal(0x662, sl_sampler_draw(s, logits, 0));
+    assert_int_equal(0x662, sl_sampler_draw(s, logits, NULL, 0));
     /* a function of position alone: asking again, or in another order, changes nothing */
-    int32_t at_9 = sl_sampler_draw(s, logits, 9);
-    assert_int_equal(0x662, sl_sampler_draw(s, logits, 0));
-    assert_int_equal(at_9, sl_sampler_draw(s, logits, 9));
+    int32_t at_9 = sl_sampler_draw(s, logits, history, 9);
+    assert_int_equal(0x662, sl_sampler_draw(s, logits, NULL, 0));
+    assert_int_equal(at_9, sl_sampler_draw(s, logits, history, 9));
     sl_sampler_destroy(s);
 }
 
@@ -66,8 +67,8 @@ static void count_draws(sl_sampling sampling, const float *logits, int counts[4]
 {
     sl_sampler *s = make(sampling, 4);
     memset(counts, 0, 4 * sizeof *counts);
-    for (uint64_t pos = 0; pos < N; pos++)
-        counts[sl_sampler_draw(s, logits, pos)]++;
+    for (size_t pos = 0; pos < N; pos++)
+        counts[sl_sampler_draw(s, logits, history, pos)]++;
     sl_sampler_destroy(s);
 }
 
@@ -112,7 +113,7 @@ static void bad_options_are_named(void **unused)
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         sl_err err = {SL_OK, ""};
-        assert_int_equal(SL_USAGE, sl_sampling_check(&cases[i].sampling, &err));
+        assert_int_equal(SL_USAGE, sl_sampling_check(&cases[i].sampling, 4, &err));
         assert_non_null(strstr(err.text, cases[i].word));
     }
 }
