@@ -77,14 +77,23 @@ static void begin(sl_attn *attn, const sl_attn_rows *rows)
     attn->group = attn->options.n_heads / layer->n_kv_heads;
     sl_attn_divide(attn);
     attn->n_held = attn->n_ring_held = 0;
+    if (attn->options.hot) {
+        const sl_hot_rows hot = {.layer = rows->layer,
+                                 .first_pos = rows->first_pos,
+                                 .n_rows = rows->n_rows,
+                                 .group = attn->group,
+                                 .is_burst = rows->is_burst};
+        attn->noted_block = sl_hot_begin(attn->options.hot, &hot);
+    }
     sl_attn_run_items(attn, sl_attn_n_items(attn), attn->n_kv_heads * attn->n_blocks, begin_item);
 }
 
-/* Whether a part's tiles of one head go to the kernel together, because it has a way of its own for that. */
+/* Whether a part's tiles of one head go to the kernel together, because it has a way of its own for that. Not where the
+ * states between the tiles are wanted; the bits are the same. */
 static bool in_runs(const sl_attn *attn)
 {
     const sl_kernels *kernels = attn->options.kernels;
-    return attn->options.geom.type == SL_KV_TYPE_Q8_0 && sl_attn_n_queries(attn) >= RUN_LEAST &&
+    return attn->options.geom.type == SL_KV_TYPE_Q8_0 && !attn->options.hot && sl_attn_n_queries(attn) >= RUN_LEAST &&
            sl_attn_n_queries(attn) <= RUN_MOST && kernels->level[SL_KERNEL_ENTRY_attn_tiles_q8] != SL_CPU_LEVEL_REF;
 }
 
@@ -106,6 +115,7 @@ static void fold_part(const sl_attn *attn, const sl_attn_item *all, const sl_kv_
     size_t group_bytes = attn->n_kv_heads * tile_bytes;
     const uint8_t *tiles = part->tiles + all->head * tile_bytes;
     const uint8_t *after = then ? then->tiles + all->head * tile_bytes : NULL;
+    const size_t first_tile = (size_t)(part->first_token / SL_TILE);
     if (in_runs(attn)) {
         for (size_t i = 0; i < all->n_heads; i++) {
             sl_attn_item span = sl_attn_head_of(attn, *all, i);
@@ -123,7 +133,12 @@ static void fold_part(const sl_attn *attn, const sl_attn_item *all, const sl_kv_
             if (i + 1 < all->n_heads)
                 span.next = tiles + (i + 1) * tile_bytes;
             sl_attn_fold_tile(attn, &span, 0, span.n, tiles + i * tile_bytes, NULL);
+            sl_attn_note(attn, &span, first_tile + g);
         }
+    if (attn->options.hot && attn->noted_block - all->first < all->n)
+        for (size_t i = 0; i < all->n_heads; i++)
+            sl_hot_take(attn->options.hot, all->head + i, first_tile, part->n_groups,
+                        part->tiles + (all->head + i) * tile_bytes, group_bytes);
 }
 
 static void fold_held_item(void *arg, size_t item, size_t worker)

@@ -8,6 +8,7 @@
 #ifndef SL_ATTN_H
 #define SL_ATTN_H
 
+#include "attn/hot.h"
 #include "base/mem.h"
 #include "base/thread.h"
 #include "base/trace.h"
@@ -26,6 +27,7 @@ typedef struct sl_attn_options {
     float scale;   /* of the scores; 0: 1 / sqrt(head_dim) */
     float softcap; /* 0: none */
     sl_trace *trace; /* borrowed; NULL: none */
+    sl_hot *hot;     /* borrowed; told what the walks show; NULL: none */
 } sl_attn_options;
 
 sl_status sl_attn_create(const sl_attn_options *options, sl_attn **out, sl_err *err) SL_CHECK;
@@ -46,6 +48,7 @@ typedef struct sl_attn_rows {
     /* Tile groups from the one that holds first_pos on: the tail's tokens and the rows' own, all of them in place.
      * 64-byte aligned. */
     const uint8_t *own_groups;
+    bool is_burst; /* rows behind the first are drafts */
     bool (*stop)(void *arg); /* asked before each part; NULL: never. true ends with SL_CANCELLED */
     void *arg;
 } sl_attn_rows;

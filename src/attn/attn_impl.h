@@ -29,6 +29,7 @@ struct sl_attn {
     size_t side;                        /* segments side by side; 1: the pass is not split */
     sl_kv_part held[SL_ATTN_MAX_HELD];  /* taken from the store, in order, not folded yet */
     size_t n_held, n_ring_held;
+    size_t noted_block; /* of each KV head, whose states the hot set is told */
 };
 
 /* A work item: blocks [first, first + n) of one KV head, or the only block of each of several. Arrays of blocks lie
@@ -60,6 +61,14 @@ static inline size_t sl_attn_n_queries(const sl_attn *attn)
 static inline size_t sl_attn_query_off(const sl_attn *attn, size_t head, size_t query, size_t stride)
 {
     return query / attn->group * stride + (head * attn->group + query % attn->group) * attn->head_dim;
+}
+
+/* Tells the hot set what `tile` of the context, just folded into the span's segment states, did to them. */
+static inline void sl_attn_note(const sl_attn *attn, const sl_attn_item *span, size_t tile)
+{
+    if (attn->options.hot && attn->noted_block - span->first < span->n)
+        sl_hot_note(attn->options.hot, span->head, tile,
+                    span->segments + (attn->noted_block - span->first) * attn->state_bytes);
 }
 
 /* attn_item.c */

@@ -32,7 +32,7 @@ static void fold_own_tile(const sl_attn *attn, const sl_attn_item *span, const u
     sl_attn_fold_tile(attn, span, hidden + cut, span->n - hidden - cut, tile, NULL);
 }
 
-static void finish_head(const sl_attn *attn, sl_attn_item span)
+static void finish_head(const sl_attn *attn, sl_attn_item span, size_t worker)
 {
     uint64_t pos = attn->rows->first_pos / SL_TILE * SL_TILE;
     size_t tile_bytes = sl_tile_bytes(attn->options.geom.type, attn->head_dim);
@@ -43,8 +43,12 @@ static void finish_head(const sl_attn *attn, sl_attn_item span)
         if (pos % SL_SEGMENT_TOKENS == 0)
             sl_attn_fold_segment(attn, &span);
         fold_own_tile(attn, &span, attn->rows->own_groups + (g * attn->n_kv_heads + span.head) * tile_bytes, pos);
+        sl_attn_note(attn, &span, (size_t)(pos / SL_TILE));
     }
     sl_attn_fold_segment(attn, &span);
+    if (attn->options.hot && attn->noted_block - span.first < span.n)
+        sl_hot_rank(attn->options.hot, worker, span.head,
+                    span.totals + (attn->noted_block - span.first) * attn->state_bytes);
     for (size_t b = 0; b < span.n; b++) {
         size_t first = (span.first + b) * SL_LANES, n = sl_attn_min(SL_LANES, sl_attn_n_queries(attn) - first);
         float *out[SL_LANES];
@@ -60,7 +64,7 @@ static void finish_item(void *arg, size_t item, size_t worker)
     size_t place = attn->rows->first_pos / SL_TILE * SL_TILE / SL_SEGMENT_TOKENS % attn->side;
     sl_attn_item all = sl_attn_item_of(attn, place * sl_attn_n_items(attn) + item, worker);
     for (size_t i = 0; i < all.n_heads; i++)
-        finish_head(attn, sl_attn_head_of(attn, all, i));
+        finish_head(attn, sl_attn_head_of(attn, all, i), worker);
 }
 
 void sl_attn_finish(sl_attn *attn)

@@ -31,6 +31,7 @@ static sl_attn_options attn_options(const sl_graph_options *options)
         .max_rows = options->max_rows,
         .scale = options->weights->hp.attn_scale,
         .trace = options->trace,
+        .hot = options->hot,
     };
 }
 
@@ -44,7 +45,7 @@ static void lay_out(const sl_graph_options *options, sl_graph *graph)
     graph->kv_dim = (size_t)hp->n_kv_heads * hp->head_dim;
     graph->wide = max_size(max_size(hp->n_ff, hp->n_embd), max_size(graph->q_dim, graph->kv_dim));
     graph->chunk_rows = options->max_rows < CHUNK_ROWS ? options->max_rows : CHUNK_ROWS;
-    graph->n_own_layers = options->staged ? hp->n_layers : 1;
+    graph->n_own_layers = options->own ? 0 : options->staged ? hp->n_layers : 1;
     graph->own_groups = (SL_TILE - 1 + options->max_rows + SL_TILE - 1) / SL_TILE;
     graph->own_layer_bytes = graph->own_groups * sl_geom_group_bytes(&options->geom, 0);
     size_t rows = options->max_rows, pairs = hp->rope_dims / 2, off = 0;
@@ -79,7 +80,7 @@ uint64_t sl_graph_bytes(const sl_graph_options *options)
     sl_graph graph = {0};
     lay_out(options, &graph);
     sl_attn_options attn = attn_options(options);
-    return graph.map_bytes + SL_MEM_ALIGN + sizeof graph + 64 + sl_attn_bytes(&attn);
+    return graph.map_bytes + SL_MEM_ALIGN + sizeof graph + 64 + (options->attend ? 0 : sl_attn_bytes(&attn));
 }
 
 sl_status sl_graph_create(const sl_graph_options *options, sl_graph **out, sl_err *err)
@@ -94,7 +95,8 @@ sl_status sl_graph_create(const sl_graph_options *options, sl_graph **out, sl_er
     if (status == SL_OK) {
         lay_out(options, graph);
         sl_attn_options attn = attn_options(options);
-        status = sl_attn_create(&attn, &graph->attn, err);
+        if (!options->attend)
+            status = sl_attn_create(&attn, &graph->attn, err);
     }
     if (status != SL_OK) {
         sl_graph_destroy(graph);
@@ -197,6 +199,6 @@ sl_status sl_graph_accept(sl_graph *graph, sl_kv *kv, size_t n, sl_err *err)
     assert(graph->options.staged && n <= graph->n_rows);
     sl_status status = SL_OK;
     for (uint32_t layer = 0; status == SL_OK && layer < graph->hp.n_layers; layer++)
-        status = sl_kv_append(kv, layer, sl_graph_own(graph, layer), n, err);
+        status = sl_graph_append(graph, kv, layer, n, err);
     return status;
 }

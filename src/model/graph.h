@@ -25,7 +25,11 @@ typedef struct sl_graph_options {
      * the graph then touches no store (kv may be NULL), and where K and V go is the caller's business: own_groups holds
      * the rows' own, the first at lane first_pos % SL_TILE; earlier lanes are undefined. */
     sl_status (*attend)(void *arg, const sl_attn_rows *rows, sl_err *err);
-    void *attend_arg;
+    /* NULL: the graph's own memory. Else, with `attend`: where a layer's own tile groups lie, the one that holds
+     * first_pos first; what is in them stays. */
+    uint8_t *(*own)(void *arg, uint32_t layer);
+    void *attend_arg; /* of both */
+    sl_hot *hot;      /* borrowed; told what walks show and what is appended; NULL: none */
 } sl_graph_options;
 
 sl_status sl_graph_create(const sl_graph_options *options, sl_graph **out, sl_err *err) SL_CHECK;

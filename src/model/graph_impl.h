@@ -42,6 +42,8 @@ static inline float *sl_graph_x_row(const sl_graph *graph, size_t row)
 /* Tile groups of the layer's own rows: the tail's group first. */
 static inline uint8_t *sl_graph_own(const sl_graph *graph, uint32_t layer)
 {
+    if (graph->options.own)
+        return graph->options.own(graph->options.attend_arg, layer);
     return graph->own + (graph->options.staged ? layer : 0) * graph->own_layer_bytes;
 }
 
@@ -69,6 +71,9 @@ void sl_graph_trace(const sl_graph *graph, sl_trace_lane lane, const char *name,
 
 /* tmp's row = RMS norm of the hidden row, quantised too. */
 void sl_graph_norm_row(sl_graph *graph, size_t row, const float *weight);
+
+/* The first n of the layer's own rows go to the store. */
+sl_status sl_graph_append(sl_graph *graph, sl_kv *kv, uint32_t layer, size_t n, sl_err *err) SL_CHECK;
 
 /* All rows of the pass through graph->layer. */
 sl_status sl_graph_layer(sl_graph *graph, sl_kv *kv, sl_err *err) SL_CHECK;

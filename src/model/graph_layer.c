@@ -134,6 +134,15 @@ static sl_status feed_forward(sl_graph *graph, sl_err *err)
     return SL_OK;
 }
 
+sl_status sl_graph_append(sl_graph *graph, sl_kv *kv, uint32_t layer, size_t n, sl_err *err)
+{
+    const uint8_t *own = sl_graph_own(graph, layer);
+    sl_status status = sl_kv_append(kv, layer, own, n, err);
+    if (status == SL_OK && graph->options.hot)
+        sl_hot_append(graph->options.hot, layer, graph->first_pos, own, n);
+    return status;
+}
+
 /* Attention of the layer's rows: over the store, or as the graph's owner would have it. */
 static sl_status attend(sl_graph *graph, sl_kv *kv, const uint8_t *own, sl_err *err)
 {
@@ -146,6 +155,7 @@ static sl_status attend(sl_graph *graph, sl_kv *kv, const uint8_t *own, sl_err *
         .out = graph->q,
         .out_stride = graph->q_dim,
         .own_groups = own,
+        .is_burst = graph->options.staged,
         .stop = graph->rows->stop_in_layer,
         .arg = graph->rows->arg,
     };
@@ -153,7 +163,7 @@ static sl_status attend(sl_graph *graph, sl_kv *kv, const uint8_t *own, sl_err *
         return graph->options.attend(graph->options.attend_arg, &rows, err);
     sl_status status = sl_attn_run(graph->attn, kv, &rows, err);
     if (status == SL_OK && !graph->options.staged)
-        status = sl_kv_append(kv, graph->layer, own, graph->n_rows, err);
+        status = sl_graph_append(graph, kv, graph->layer, graph->n_rows, err);
     return status;
 }
 
