@@ -212,20 +212,49 @@ sl_status sl_context_keep(sl_context *context, const int32_t *ids, size_t n,
                           sl_err *err);
 
 typedef enum sl_finish_reason {
-    SL_FINISH_REASON_STOP,     /* the model ended its text */
+    SL_FINISH_REASON_STOP,     /* the model ended its text, or a stop string did */
     SL_FINISH_REASON_LENGTH,   /* predict_tokens drawn */
     SL_FINISH_REASON_CONTEXT,  /* the trained context is full */
     SL_FINISH_REASON_CANCELLED /* `stop` or the callback */
 } sl_finish_reason;
 
+#define SL_LOGPROBS_MAX 100
+
+/* How likely a drawn token was, by the logits as the model gives them: before penalties, biases and temperature. */
+typedef struct sl_token_logprobs {
+    int32_t id;
+    float logprob;
+    const int32_t *best; /* [n_best] ids in falling order of logit, the lower one first among equals */
+    const float *best_logprobs;
+    size_t n_best;
+} sl_token_logprobs;
+
+/* What is drawn is a function of the logits, the tokens before, these options and the position alone. Penalties and
+ * biases change a copy of the logits, in this order: a token that stands c > 0 times among the last penalty_last_n,
+ * prompt included, has its logit divided by repeat_penalty, or multiplied if it is not positive; then
+ * c * frequency_penalty + presence_penalty is taken off; then its biases are added. */
 typedef struct sl_draw_options {
     float temp;     /* 0: greedy */
     uint32_t top_k; /* 0: all */
     float top_p;    /* 1: all */
     float min_p;    /* 0: all */
     uint64_t seed;
+    int64_t penalty_last_n;                    /* 0: no penalties; -1: all tokens */
+    float repeat_penalty;                      /* 0.01 to 100; 1 or 0: none */
+    float presence_penalty, frequency_penalty; /* -1000 to 1000; 0: none */
+    const int32_t *bias_ids;                   /* [n_bias] borrowed for the call, as values and stops */
+    const float *bias_values;                  /* -1e6 to 1e6; -INFINITY bans the token */
+    size_t n_bias;
+    /* [n_stops] UTF-8. The answer ends where its text first holds one of them, wherever tokens begin and end; that
+     * string and what is behind it are not handed out. What may be the beginning of one is handed out when it is known
+     * not to be. The context keeps the tokens up to the one that completed the string, that one included. */
+    const char *const *stops;
+    size_t n_stops;
     size_t predict_tokens; /* at most the context's */
     size_t max_drafts;     /* at most the context's */
+    size_t n_logprobs;     /* candidates that `logprobs` is given; at most SL_LOGPROBS_MAX */
+    /* Before each `token` with an id. NULL: nothing is computed for it. */
+    void (*logprobs)(void *arg, const sl_token_logprobs *token);
     /* A drawn token and the text that became whole with it (whole UTF-8 characters; may be empty; id -1: the rest at
      * the end). Return false to stop. */
     bool (*token)(void *arg, int32_t id, const char *text, size_t size);

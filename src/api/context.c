@@ -1,4 +1,4 @@
-/* A context of the public API: plan, session, feeding, generating, measuring. */
+/* A context of the public API: plan, session, feeding, measuring. */
 #include "api/context.h"
 
 #include <inttypes.h>
@@ -137,14 +137,12 @@ sl_status sl_context_expect(const sl_context *context, unsigned states, const ch
     return sl_err_set(err, SL_USAGE, "%s: the context is %s", what, names[context->state]);
 }
 
-/* Whether it goes on after an answer. */
-static bool talks(const sl_context *context)
+bool sl_context_talks(const sl_context *context)
 {
     return context->options.talk || context->options.keep;
 }
 
-/* What it is after a call that has changed the session; an error leaves only a talk that could be put right. */
-static sl_context_state state_after(const sl_context *context, sl_status status)
+sl_context_state sl_context_state_after(const sl_context *context, sl_status status)
 {
     const sl_session *session = context->session;
     if ((status != SL_OK && !context->options.talk) || !sl_session_is_whole(session))
@@ -193,7 +191,7 @@ sl_status sl_context_feed_watched(sl_context *context, const int32_t *ids, size_
     context->stats.n_windows += (size_t)(passes_of(context) - n_passes);
     if (status == SL_OK)
         context->stats.prompt_tokens += n;
-    context->state = state_after(context, status);
+    context->state = sl_context_state_after(context, status);
     return status;
 }
 
@@ -201,7 +199,7 @@ sl_status sl_context_feed(sl_context *context, const int32_t *ids, size_t n,
                           void (*progress)(void *arg, size_t done_tokens, size_t total_tokens), void *arg, sl_err *err)
 {
     const sl_feed_watch watch = {.progress = progress, .arg = arg};
-    sl_status status = sl_context_expect(context, talks(context) ? NOT_OVER : FRESH | FED, "feed", err);
+    sl_status status = sl_context_expect(context, sl_context_talks(context) ? NOT_OVER : FRESH | FED, "feed", err);
     if (status == SL_OK && n == 0)
         status = sl_err_set(err, SL_USAGE, "no tokens to read");
     return status == SL_OK ? sl_context_feed_watched(context, ids, n, &watch, err) : status;
@@ -210,7 +208,7 @@ sl_status sl_context_feed(sl_context *context, const int32_t *ids, size_t n,
 sl_status sl_context_settle(sl_context *context, sl_err *err)
 {
     const sl_feed_watch watch = {.progress = NULL};
-    sl_status status = sl_context_expect(context, talks(context) ? NOT_OVER : 0, "settle", err);
+    sl_status status = sl_context_expect(context, sl_context_talks(context) ? NOT_OVER : 0, "settle", err);
     return status == SL_OK ? sl_context_feed_watched(context, NULL, 0, &watch, err) : status;
 }
 
@@ -223,7 +221,7 @@ sl_status sl_context_rewind(sl_context *context, size_t n_tokens, sl_err *err)
     if (status != SL_OK)
         return status;
     status = sl_session_rewind(context->session, n_tokens, err);
-    context->state = state_after(context, status);
+    context->state = sl_context_state_after(context, status);
     return status;
 }
 
@@ -257,120 +255,6 @@ sl_status sl_context_keep(sl_context *context, const int32_t *ids, size_t n,
     context->stats.n_commits = (size_t)sl_durable_get(context->options.store->durable).n_commits;
     context->state = status == SL_OK ? SL_CONTEXT_STATE_DONE : SL_CONTEXT_STATE_BROKEN;
     return status;
-}
-
-/* ------------------------------------------------------------------------------------------------------- generation */
-
-typedef struct emitter {
-    const sl_context *context;
-    const sl_draw_options *options;
-    sl_utf8_stream stream;
-    char text[1024]; /* whole characters of the token at hand */
-    size_t n_text;
-} emitter;
-
-static void collect_text(void *arg, const char *text, size_t size)
-{
-    emitter *e = arg;
-    size_t room = sizeof e->text - e->n_text;
-    size = size < room ? size : room;
-    memcpy(e->text + e->n_text, text, size);
-    e->n_text += size;
-}
-
-static bool is_end(void *arg, int32_t id)
-{
-    const emitter *e = arg;
-    return sl_tok_is_end(e->context->engine->tok, id);
-}
-
-/* A token's bytes in pieces that fit the buffer; the id goes out with the first. */
-static bool emit_token(void *arg, int32_t id)
-{
-    emitter *e = arg;
-    if (!e->options->token)
-        return true;
-    sl_tok_text bytes = sl_tok_bytes(e->context->engine->tok, id, false);
-    enum { STEP = 256 }; /* an invalid byte becomes three: three times this and what is held fits e->text */
-    size_t at = 0;
-    do {
-        size_t n = bytes.size - at < STEP ? bytes.size - at : STEP;
-        e->n_text = 0;
-        sl_utf8_stream_feed(&e->stream, bytes.data + at, n, collect_text, e);
-        if (!e->options->token(e->options->arg, at == 0 ? id : -1, e->text, e->n_text))
-            return false;
-        at += n;
-    } while (at < bytes.size);
-    return true;
-}
-
-static const sl_finish_reason finish_reasons[] = {
-    [SL_FINISH_STOP] = SL_FINISH_REASON_STOP,
-    [SL_FINISH_LENGTH] = SL_FINISH_REASON_LENGTH,
-    [SL_FINISH_CONTEXT] = SL_FINISH_REASON_CONTEXT,
-    [SL_FINISH_CANCELLED] = SL_FINISH_REASON_CANCELLED,
-};
-
-/* An answer's part of what is counted: several answers add up. */
-static void count_answer(sl_context *context, const sl_generate_result *result, const sl_kv_stats *before, double s)
-{
-    sl_kv_stats after;
-    sl_kv_get_stats(sl_session_kv(context->session), &after);
-    context->stats.decode_s += s;
-    context->stats.decode_bytes_read += after.bytes_read - before->bytes_read;
-    context->stats.decode_read_s += after.read_s - before->read_s;
-    context->stats.n_passes += result->n_passes;
-    context->stats.n_rows += result->n_rows;
-    context->stats.n_drafted += result->n_drafted;
-    context->stats.n_accepted += result->n_accepted;
-    context->stats.n_tokens += result->n_tokens;
-}
-
-static sl_status generate(sl_context *context, const sl_draw_options *options, sl_generate_result *result, sl_err *err)
-{
-    emitter e = {.context = context, .options = options};
-    const sl_generate_options generate = {
-        .sampling = {options->temp, options->top_k, options->top_p, options->min_p, options->seed},
-        .n_predict = options->predict_tokens,
-        .n_context = context->plan.max_tokens,
-        .max_drafts = options->max_drafts,
-        .is_end = is_end,
-        .token = emit_token,
-        .arg = &e,
-    };
-    sl_kv_stats before;
-    sl_kv_get_stats(sl_session_kv(context->session), &before);
-    const double start = sl_os_seconds();
-    sl_status status = sl_session_generate(context->session, &generate, result, err);
-    count_answer(context, result, &before, sl_os_seconds() - start);
-    if (status != SL_OK)
-        return status;
-    e.n_text = 0;
-    sl_utf8_stream_end(&e.stream, collect_text, &e);
-    if (e.n_text > 0 && options->token)
-        (void)options->token(options->arg, -1, e.text, e.n_text);
-    return SL_OK;
-}
-
-sl_status sl_context_generate(sl_context *context, const sl_draw_options *options, sl_draw_result *out, sl_err *err)
-{
-    sl_status status = sl_context_expect(context, FED, "generate", err);
-    if (status == SL_OK && (options->max_drafts > context->options.max_drafts ||
-                            options->predict_tokens > context->options.predict_tokens))
-        status = sl_err_set(err, SL_USAGE, "generate: %zu drafts, %zu tokens, planned were at most %zu and %zu",
-                            options->max_drafts, options->predict_tokens, context->options.max_drafts,
-                            context->options.predict_tokens);
-    if (status != SL_OK)
-        return status;
-    sl_generate_result result;
-    status = generate(context, options, &result, err);
-    context->state = state_after(context, status);
-    if (status != SL_OK)
-        return status;
-    if (!talks(context))
-        context->state = SL_CONTEXT_STATE_DONE;
-    *out = (sl_draw_result){finish_reasons[result.finish], result.n_tokens};
-    return SL_OK;
 }
 
 /* ---------------------------------------------------------------------------------------------------- measuring */

@@ -1,4 +1,4 @@
-/* A context of the public API, inside: shared by context.c (making, feeding, generating), score.c and save.c. */
+/* A context of the public API, inside: shared by context.c (making, feeding), generate.c, score.c and save.c. */
 #ifndef SL_API_CONTEXT_H
 #define SL_API_CONTEXT_H
 
@@ -35,6 +35,12 @@ struct sl_context {
 /* SL_USAGE unless the context is in one of the states whose bits (1 << state) are set in `states`. `what` names the
  * call. */
 sl_status sl_context_expect(const sl_context *context, unsigned states, const char *what, sl_err *err) SL_CHECK;
+
+/* Whether it goes on after an answer. */
+bool sl_context_talks(const sl_context *context);
+
+/* What it is after a call that has changed the session; an error leaves only a talk that could be put right. */
+sl_context_state sl_context_state_after(const sl_context *context, sl_status status);
 
 /* Feeds, in a state that was checked; n may be 0. The context's state and stats follow. SL_USAGE, and nothing changed,
  * for ids that the vocabulary has not. */

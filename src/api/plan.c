@@ -7,6 +7,7 @@
 
 #include "api/measure.h"
 #include "api/store.h"
+#include "decode/stops.h"
 #include "platform/os.h"
 #include "platform/vfs.h"
 
@@ -243,7 +244,7 @@ static uint64_t context_tables(const sl_context_options *options, const sl_sessi
     uint64_t save = options->talk ? sl_store_save_bytes(&session->kv.geom, session->max_tokens) : 0;
     uint64_t message = options->talk ? message_bytes(options->prompt_tokens) : 0;
     return sl_kv_table_bytes(&session->kv.geom, session->max_tokens) +
-           sl_sampler_bytes(session->weights->hp.n_vocab) + SLACK_BYTES +
+           sl_sampler_bytes(session->weights->hp.n_vocab) + sl_stops_bytes() + SLACK_BYTES +
            options->score_best * (sizeof(int32_t) + sizeof(float)) + max_u64(save, message);
 }
 

@@ -269,3 +269,17 @@ float sl_logprobs_get(const sl_logprobs *logprobs, int32_t id)
     sl_fpenv_leave(saved);
     return logprob;
 }
+
+void sl_logprobs_best(const sl_logprobs *logprobs, size_t n_vocab, size_t n, int32_t *out)
+{
+    const float *x = logprobs->logits;
+    size_t n_out = 0;
+    for (size_t id = 0; n > 0 && id < n_vocab; id++) {
+        if (n_out == n && !(x[id] > x[out[n - 1]]))
+            continue;
+        size_t at = n_out < n ? n_out++ : n - 1;
+        for (; at > 0 && x[id] > x[out[at - 1]]; at--)
+            out[at] = out[at - 1];
+        out[at] = (int32_t)id;
+    }
+}

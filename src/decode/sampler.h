@@ -58,6 +58,8 @@ typedef struct sl_logprobs {
 } sl_logprobs;
 sl_logprobs sl_logprobs_of(const sl_kernels *kernels, const float *logits, size_t n_vocab);
 float sl_logprobs_get(const sl_logprobs *logprobs, int32_t id);
+/* Ids of the n best in the order of candidates, for few: it sorts by insertion. n <= n_vocab. */
+void sl_logprobs_best(const sl_logprobs *logprobs, size_t n_vocab, size_t n, int32_t *out);
 
 /* Ids of the n best logits in the order of candidates; n <= n_vocab. */
 void sl_sampler_best(sl_sampler *sampler, const float *logits, size_t n, int32_t *out);
