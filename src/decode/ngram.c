@@ -1,54 +1,61 @@
 #include "decode/ngram.h"
 
+#include "decode/suffix.h"
+
 enum {
-    MAX_STEPS = 512, /* places looked at per proposal */
-    MAX_MATCH = 64,  /* tokens of a match beyond which longer is no better */
-    NOWHERE = -1
+    MOST_PLACES = 64, /* matches that a tree is made of */
+    N_LENGTHS = 8,    /* classes of match length: 1, 2, 3, 4.., 6.., 9.., 17.., 33.. tokens */
+    MEMORY = 256,     /* outcomes after which older ones count half */
+    NOWHERE = -2      /* a parent that nothing has */
 };
+
+/* How often something came true. */
+typedef struct outcome {
+    float hits, trials;
+} outcome;
+
+/* A node of the last proposal, for what came of it. */
+typedef struct guess {
+    int32_t id, parent;
+    uint8_t length_class;
+    bool is_first; /* of its siblings */
+} guess;
 
 struct sl_ngram {
     sl_budget *budget;
     size_t max_tokens;
-    size_t n_indexed; /* history[0..n_indexed) is in the chains */
-    unsigned bits;
-    int32_t *heads; /* [2^bits] latest place of a hash */
-    int32_t *prev;  /* [max_tokens] the place before with the same hash */
+    sl_suffix *suffix;
+    outcome first[N_LENGTHS]; /* the likeliest continuation, by length of the match */
+    outcome other;            /* one of the others, where the likeliest did not */
+    size_t asked_at, n_guesses;
+    guess guesses[SL_MAX_DRAFTS];
 };
-
-static unsigned head_bits(size_t max_tokens)
-{
-    unsigned bits = 8;
-    while (bits < 22 && ((size_t)1 << bits) < max_tokens)
-        bits++;
-    return bits;
-}
 
 uint64_t sl_ngram_bytes(size_t max_tokens)
 {
-    return (max_tokens + ((size_t)1 << head_bits(max_tokens))) * sizeof(int32_t) + 4096;
+    return sizeof(sl_ngram) + 64 + sl_suffix_bytes(max_tokens);
 }
 
 sl_status sl_ngram_create(size_t max_tokens, sl_budget *budget, sl_ngram **out, sl_err *err)
 {
+    /* To begin with; worth this many outcomes. */
+    static const float prior[N_LENGTHS] = {0.15f, 0.3f, 0.45f, 0.6f, 0.75f, 0.85f, 0.92f, 0.96f};
+    static const float weight = 8.0f, prior_of_other = 0.3f;
     *out = NULL;
-    if (max_tokens > INT32_MAX)
-        return sl_err_set(err, SL_REFUSED, "n-gram drafter: %zu tokens, expected at most %d", max_tokens, INT32_MAX);
     sl_ngram *ngram = NULL;
     sl_status status = sl_mem_new(budget, 1, sizeof *ngram, "n-gram drafter", &ngram, err);
     if (status != SL_OK)
         return status;
     ngram->budget = budget;
     ngram->max_tokens = max_tokens;
-    ngram->bits = head_bits(max_tokens);
-    status = sl_mem_new(budget, (size_t)1 << ngram->bits, sizeof *ngram->heads, "n-gram drafter", &ngram->heads, err);
-    if (status == SL_OK)
-        status = sl_mem_new(budget, max_tokens, sizeof *ngram->prev, "n-gram drafter", &ngram->prev, err);
+    for (size_t i = 0; i < N_LENGTHS; i++)
+        ngram->first[i] = (outcome){weight * prior[i], weight};
+    ngram->other = (outcome){weight * prior_of_other, weight};
+    status = sl_suffix_create(max_tokens, budget, &ngram->suffix, err);
     if (status != SL_OK) {
         sl_ngram_destroy(ngram);
         return status;
     }
-    for (size_t i = 0; i < (size_t)1 << ngram->bits; i++)
-        ngram->heads[i] = NOWHERE;
     *out = ngram;
     return SL_OK;
 }
@@ -57,80 +64,200 @@ void sl_ngram_destroy(sl_ngram *ngram)
 {
     if (!ngram)
         return;
-    sl_mem_free(ngram->budget, ngram->heads);
-    sl_mem_free(ngram->budget, ngram->prev);
+    sl_suffix_destroy(ngram->suffix);
     sl_mem_free(ngram->budget, ngram);
 }
 
-/* Of the two tokens that end at `end`; Knuth's multiplicative hashing. */
-static size_t hash_at(const sl_ngram *ngram, const int32_t *history, size_t end)
+/* -------------------------------------------------------------------------------------------------- what came true */
+
+static size_t class_of(size_t length)
 {
-    uint64_t pair = (uint64_t)(uint32_t)history[end - 1] << 32 | (uint32_t)history[end];
-    return (size_t)((pair * UINT64_C(0x9E3779B97F4A7C15)) >> (64 - ngram->bits));
+    static const size_t from[N_LENGTHS] = {1, 2, 3, 4, 6, 9, 17, 33};
+    size_t i = N_LENGTHS - 1;
+    while (i > 0 && length < from[i])
+        i--;
+    return i;
 }
 
-/* Places up to n - 2: the end itself is what is looked up. */
-static void index_history(sl_ngram *ngram, const int32_t *history, size_t n)
+static void note(outcome *o, bool is_hit)
 {
-    if (ngram->n_indexed == 0)
-        ngram->n_indexed = 1;
-    for (; ngram->n_indexed + 1 < n; ngram->n_indexed++) {
-        size_t hash = hash_at(ngram, history, ngram->n_indexed);
-        ngram->prev[ngram->n_indexed] = ngram->heads[hash];
-        ngram->heads[hash] = (int32_t)ngram->n_indexed;
+    o->hits += is_hit ? 1.0f : 0.0f;
+    o->trials += 1.0f;
+    if (o->trials > (float)MEMORY) {
+        o->hits *= 0.5f;
+        o->trials *= 0.5f;
     }
 }
 
-/* The last that joined a chain leaves first, so each finds itself at its head. */
-void sl_ngram_rewind(sl_ngram *ngram, const int32_t *history, size_t n)
+/* The children of `parent` against the token that came; the child that it was. */
+static int32_t judge(sl_ngram *ngram, int32_t parent, int32_t id)
 {
-    while (ngram->n_indexed > 1 && ngram->n_indexed + 1 > n) {
-        ngram->n_indexed--;
-        ngram->heads[hash_at(ngram, history, ngram->n_indexed)] = ngram->prev[ngram->n_indexed];
+    int32_t child = NOWHERE;
+    size_t n_others = 0;
+    bool was_first = false;
+    for (size_t i = 0; i < ngram->n_guesses; i++) {
+        const guess *g = &ngram->guesses[i];
+        if (g->parent != parent)
+            continue;
+        if (g->id == id)
+            child = (int32_t)i;
+        if (g->is_first)
+            note(&ngram->first[g->length_class], was_first = g->id == id);
+        else
+            n_others++;
+    }
+    if (n_others > 0 && !was_first)
+        note(&ngram->other, child != NOWHERE);
+    return child;
+}
+
+/* The text is history[0..n) now. */
+static void settled(void *self, const int32_t *history, size_t n)
+{
+    sl_ngram *ngram = self;
+    int32_t at = SL_DRAFT_ROOT;
+    for (size_t i = ngram->asked_at; ngram->n_guesses > 0 && i < n && at != NOWHERE; i++)
+        at = judge(ngram, at, history[i]);
+    if (n != ngram->asked_at)
+        ngram->n_guesses = 0;
+    sl_suffix_cut(ngram->suffix, n);
+    if (n <= ngram->max_tokens)
+        sl_suffix_extend(ngram->suffix, history, n);
+}
+
+/* ---------------------------------------------------------------------------------------------------- a proposal */
+
+/* A continuation that could become a node, and the matches that have it: places[from..to). */
+typedef struct branch {
+    int32_t id, parent;
+    size_t depth, from, to;
+    float p, path_p; /* of it after its parent; of the whole path */
+    uint8_t length_class;
+    bool is_first;
+} branch;
+
+typedef struct proposal {
+    sl_ngram *ngram;
+    const sl_draft_ask *ask;
+    sl_draft_tree *tree;
+    sl_suffix_match places[MOST_PLACES];
+    size_t best_end, best_length;
+    branch branches[MOST_PLACES]; /* no more than places: each has one of its own at least */
+    size_t n_branches;
+} proposal;
+
+/* What follows a place as many tokens on as `depth`; behind the text's end that is the path to `parent`, whose depth is
+ * one less. */
+static int32_t token_after(const proposal *p, const sl_suffix_match *place, size_t depth, int32_t parent)
+{
+    const size_t at = place->end + 1 + depth;
+    if (at < p->ask->n)
+        return p->ask->history[at];
+    int32_t node = parent;
+    for (size_t up = depth - 1 - (at - p->ask->n); up > 0; up--)
+        node = p->tree->nodes[node].parent;
+    return p->tree->nodes[node].id;
+}
+
+/* Half for each token that it is shorter than the longest; of the longest the latest counts twice. */
+static float weight_of(const proposal *p, const sl_suffix_match *place)
+{
+    enum { MOST_HALVINGS = 20 };
+    const size_t less = p->best_length - place->length;
+    const float weight = 1.0f / (float)(1u << (less < MOST_HALVINGS ? less : MOST_HALVINGS));
+    return place->end == p->best_end ? 2.0f * weight : weight;
+}
+
+/* Puts the places of [from, to) that go on as the first of them does in front; returns where they end. */
+static size_t gather(proposal *p, size_t from, size_t to, size_t depth, int32_t parent)
+{
+    const int32_t id = token_after(p, &p->places[from], depth, parent);
+    size_t end = from + 1;
+    for (size_t i = end; i < to; i++) {
+        const sl_suffix_match place = p->places[i];
+        if (token_after(p, &place, depth, parent) != id)
+            continue;
+        p->places[i] = p->places[end];
+        p->places[end++] = place;
+    }
+    return end;
+}
+
+/* The continuations of places [from, to) after `parent`. The heaviest is the likeliest; what it leaves is shared by the
+ * others as they weigh. */
+static void branch_out(proposal *p, size_t from, size_t to, int32_t parent, float path_p)
+{
+    const size_t first_branch = p->n_branches;
+    size_t depth = 0, heaviest = first_branch;
+    float all = 0.0f;
+    for (int32_t up = parent; up != SL_DRAFT_ROOT; up = p->tree->nodes[up].parent)
+        depth++;
+    for (size_t at = from, end; at < to; at = end) {
+        end = gather(p, at, to, depth, parent);
+        branch *b = &p->branches[p->n_branches++];
+        *b = (branch){.id = token_after(p, &p->places[at], depth, parent), .parent = parent, .depth = depth,
+                      .from = at, .to = end};
+        size_t longest = 0;
+        for (size_t i = at; i < end; i++) {
+            b->p += weight_of(p, &p->places[i]);
+            longest = p->places[i].length > longest ? p->places[i].length : longest;
+        }
+        b->length_class = (uint8_t)class_of(longest + depth);
+        all += b->p;
+        heaviest = b->p > p->branches[heaviest].p ? p->n_branches - 1 : heaviest;
+    }
+    branch *likeliest = &p->branches[heaviest];
+    const outcome *first = &p->ngram->first[likeliest->length_class], *other = &p->ngram->other;
+    const float others = all - likeliest->p, likely = first->hits / first->trials;
+    const float left = (1.0f - likely) * other->hits / other->trials;
+    for (size_t i = first_branch; i < p->n_branches; i++) {
+        branch *b = &p->branches[i];
+        b->is_first = i == heaviest;
+        b->p = b->is_first ? likely : left * b->p / others;
+        b->path_p = path_p * b->p;
     }
 }
 
-static size_t match_length(const int32_t *history, size_t end, size_t place)
+/* The likeliest continuation of all becomes a node, and its continuations are looked at next. */
+static void add_likeliest(proposal *p)
 {
-    size_t length = 0;
-    while (length <= place && length < MAX_MATCH && history[place - length] == history[end - length])
-        length++;
-    return length;
+    size_t best = 0;
+    for (size_t i = 1; i < p->n_branches; i++)
+        if (p->branches[i].path_p > p->branches[best].path_p)
+            best = i;
+    const branch b = p->branches[best];
+    p->branches[best] = p->branches[--p->n_branches];
+    const size_t node = p->tree->n;
+    sl_draft_tree_add(p->tree, b.id, b.parent, b.p);
+    p->ngram->guesses[node] = (guess){b.id, b.parent, b.length_class, b.is_first};
+    if (b.depth + 1 < p->ask->max_depth)
+        branch_out(p, b.from, b.to, (int32_t)node, b.path_p);
 }
 
 static sl_status propose(void *self, const sl_draft_ask *ask, sl_draft_tree *tree, sl_err *err)
 {
     (void)err;
     sl_ngram *ngram = self;
-    const int32_t *history = ask->history;
-    size_t n = ask->n;
-    if (n < 3 || n > ngram->max_tokens)
+    if (ask->n > ngram->max_tokens)
         return SL_OK;
-    index_history(ngram, history, n);
-    size_t best_length = 1, best_place = 0;
-    int32_t place = ngram->heads[hash_at(ngram, history, n - 1)];
-    for (int step = 0; place != NOWHERE && step < MAX_STEPS && best_length < MAX_MATCH; step++) {
-        size_t length = match_length(history, n - 1, (size_t)place);
-        if (length > best_length) {
-            best_length = length;
-            best_place = (size_t)place;
-        }
-        place = ngram->prev[place];
-    }
-    if (best_length < 2)
+    settled(ngram, ask->history, ask->n);
+    ngram->asked_at = ask->n;
+    ngram->n_guesses = 0;
+    proposal p = {.ngram = ngram, .ask = ask, .tree = tree};
+    if (!sl_suffix_find(ngram->suffix, &p.places[0]) || ask->max_depth == 0)
         return SL_OK;
-    /* Where the match reaches into what is being proposed, the text repeats itself: so does the proposal. */
-    size_t known = n - 1 - best_place, most = ask->max_nodes < ask->max_depth ? ask->max_nodes : ask->max_depth;
-    for (size_t i = 0; i < most; i++) {
-        int32_t id = i < known ? history[best_place + 1 + i] : tree->nodes[i - known].id;
-        sl_draft_tree_add(tree, id, (int32_t)i - 1, 0.0f);
-    }
+    size_t n_places = ask->may_branch ? sl_suffix_near(ngram->suffix, p.places + 1, MOST_PLACES - 1) : 0;
+    p.best_end = p.places[0].end;
+    p.best_length = p.places[0].length;
+    for (size_t i = 1; i <= n_places; i++)
+        if (p.places[i].end == p.best_end)
+            p.places[i--] = p.places[n_places--];
+    branch_out(&p, 0, n_places + 1, SL_DRAFT_ROOT, 1.0f);
+    const size_t most = ask->max_nodes < tree->cap ? ask->max_nodes : tree->cap;
+    while (tree->n < most && tree->n < SL_MAX_DRAFTS && p.n_branches > 0)
+        add_likeliest(&p);
+    ngram->n_guesses = tree->n;
     return SL_OK;
-}
-
-static void settled(void *self, const int32_t *history, size_t n)
-{
-    sl_ngram_rewind(self, history, n);
 }
 
 sl_drafter sl_ngram_drafter(sl_ngram *ngram)

@@ -1,8 +1,11 @@
-/* N-gram drafter: what followed the longest earlier occurrence of the text's end.
+/* N-gram drafter: what followed the places where the end of the text occurred before.
  *
- * Owns: for each token the previous place with the same last two tokens (hash chains, as in LZ77 compressors); grows
- * with the history, 4 bytes a token and as much again for the heads. Of the most recent places on a chain the longest
- * match wins, the most recent among equals. Thread rule: one thread at a time. */
+ * A chain is what followed the longest match, the latest of equals; where it runs into the text's end, the text
+ * repeats itself, and so does the proposal. A tree takes the 64 longest matches: each has its continuation, and they
+ * part where these differ; a match weighs half of one that is a token longer. A node's p is how often matches of that
+ * length came true lately.
+ *
+ * Owns: the index (suffix.h), what came true. Thread rule: one thread at a time. */
 #ifndef SL_NGRAM_H
 #define SL_NGRAM_H
 
@@ -11,12 +14,12 @@
 
 typedef struct sl_ngram sl_ngram;
 
+/* SL_REFUSED for more than INT32_MAX tokens. */
 sl_status sl_ngram_create(size_t max_tokens, sl_budget *budget, sl_ngram **out, sl_err *err) SL_CHECK;
 void sl_ngram_destroy(sl_ngram *ngram);
-uint64_t sl_ngram_bytes(size_t max_tokens);
-/* The history will have only its first n tokens of now, then others: the index is as if it had never had more. Called
- * while history [as proposed from] still holds what is forgotten. */
-void sl_ngram_rewind(sl_ngram *ngram, const int32_t *history, size_t n);
+uint64_t sl_ngram_bytes(size_t max_tokens); /* for the plan */
+/* Its `settled` indexes what is new, at once, and forgets what was cut: proposals are then those of a drafter that
+ * never knew of it. */
 sl_drafter sl_ngram_drafter(sl_ngram *ngram); /* borrowed until destroy */
 
 #endif

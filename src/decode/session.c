@@ -61,6 +61,14 @@ sl_status sl_session_set_bursting(sl_session *s, bool on, sl_err *err)
     return status;
 }
 
+/* The text is the first n tokens of the history: what was read is known to drafters at once, what was forgotten is not. */
+static void settle_drafters(sl_session *s, size_t n)
+{
+    for (size_t i = 0; i < s->n_drafters; i++)
+        if (s->drafters[i].settled)
+            s->drafters[i].settled(s->drafters[i].self, s->history, n);
+}
+
 /* What the file holds is the text so far. */
 static sl_status take_over(sl_session *s, sl_err *err)
 {
@@ -71,7 +79,23 @@ static sl_status take_over(sl_session *s, sl_err *err)
                           s->options.max_tokens);
     memcpy(s->history, sl_durable_ids(kv->durable), (size_t)n * sizeof *s->history);
     s->n_history = s->n_stored = (size_t)n;
+    settle_drafters(s, (size_t)n);
     return SL_OK;
+}
+
+/* The session's own, and those that it was given. */
+static sl_status make_drafters(sl_session *s, sl_err *err)
+{
+    const sl_session_options *o = &s->options;
+    sl_status status = SL_OK;
+    if (o->ngram)
+        status = sl_ngram_create(o->max_tokens + 1, o->budget, &s->ngram, err);
+    if (s->ngram)
+        s->drafters[s->n_drafters++] = sl_ngram_drafter(s->ngram);
+    assert(s->n_drafters + o->n_drafters <= SL_MAX_DRAFTERS);
+    for (size_t i = 0; i < o->n_drafters; i++)
+        s->drafters[s->n_drafters++] = o->drafters[i];
+    return status;
 }
 
 sl_status sl_session_create(const sl_session_options *options, sl_session **out, sl_err *err)
@@ -87,8 +111,8 @@ sl_status sl_session_create(const sl_session_options *options, sl_session **out,
     if (status == SL_OK)
         status = sl_mem_new(budget, (size_t)SL_GRAPH_LOGIT_ROWS * options->weights->hp.n_vocab, sizeof *s->logits,
                             "logits", &s->logits, err);
-    if (status == SL_OK && options->ngram)
-        status = sl_ngram_create(options->max_tokens + 1, budget, &s->ngram, err);
+    if (status == SL_OK)
+        status = make_drafters(s, err);
     if (status == SL_OK)
         status = sl_session_set_bursting(s, false, err);
     sl_kv_options kv = options->kv;
@@ -137,6 +161,12 @@ const int32_t *sl_session_ids(const sl_session *s)
 size_t sl_session_n_stored(const sl_session *s)
 {
     return s->n_stored;
+}
+
+const sl_drafter *sl_session_drafters(const sl_session *s, size_t *n)
+{
+    *n = s->n_drafters;
+    return s->drafters;
 }
 
 bool sl_session_has_logits(const sl_session *s)
@@ -231,8 +261,20 @@ static sl_status feed_window(sl_session *s, size_t n_rows, bool last, const sl_f
         status = report_logits(s, n_rows, watch, err);
     if (status == SL_OK && last && !s->keeping)
         status = sl_graph_logits(s->graph, n_rows - 1, 1, s->logits, err);
-    if (status == SL_OK)
-        s->n_stored += n_rows;
+    if (status != SL_OK)
+        return status;
+    s->n_stored += n_rows;
+    settle_drafters(s, s->n_stored);
+    return SL_OK;
+}
+
+static sl_status commit_all(sl_session *s, size_t n_all, sl_err *err)
+{
+    sl_status status = sl_kv_commit(s->kv, s->history, n_all, err);
+    if (status == SL_OK) {
+        s->n_committed = s->n_stored;
+        s->committed_at_s = s->window_at_s = sl_kv_seconds();
+    }
     return status;
 }
 
@@ -243,18 +285,28 @@ static sl_status commit_if_due(sl_session *s, size_t n_rows, size_t n_all, sl_er
     size_t n_new = s->n_stored - (size_t)s->n_committed;
     s->rate = now > s->window_at_s ? (double)n_rows / (now - s->window_at_s) : 0.0;
     s->window_at_s = now;
-    size_t next = window_for_commits(s, s->options.window_rows);
+    size_t next = window_at(s, s->n_stored, n_all - s->n_stored);
     bool by_tokens = s->options.commit_tokens > 0 && n_new + next > s->options.commit_tokens;
     bool by_time = s->options.commit_s > 0.0 && s->rate > 0.0 && worked + (double)next / s->rate > s->options.commit_s;
     bool is_segment = s->n_stored % SL_SEGMENT_TOKENS == 0; /* costs next to nothing */
     if (s->n_stored < n_all && !by_tokens && !by_time && !is_segment)
         return SL_OK;
-    sl_status status = sl_kv_commit(s->kv, s->history, n_all, err);
-    if (status != SL_OK)
-        return status;
-    s->n_committed = s->n_stored;
-    s->committed_at_s = s->window_at_s = sl_kv_seconds();
-    return SL_OK;
+    return commit_all(s, n_all, err);
+}
+
+/* A polite end amid a window: what the windows before it have stored is kept, so far as that goes quickly and well; what
+ * was committed before stays so in any case. */
+static void keep_before_end(sl_session *s)
+{
+    sl_err why;
+    if (!s->keeping || s->keep_all == 0 || s->n_stored <= s->n_committed)
+        return;
+    const sl_status ended = sl_kv_pass_end(s->kv, NULL);
+    (void)ended; /* SL_USAGE where it had ended */
+    sl_status status = sl_kv_truncate(s->kv, s->n_stored, &why);
+    if (status == SL_OK)
+        status = commit_all(s, s->keep_all, &why);
+    (void)status;
 }
 
 /* All windows of what is not stored yet. */
@@ -272,6 +324,8 @@ static sl_status feed_windows(sl_session *s, const sl_feed_watch *watch, sl_err 
     }
     if (status == SL_OK && watch && watch->progress)
         watch->progress(watch->arg, s->feed_total, s->feed_total);
+    if (status == SL_CANCELLED)
+        keep_before_end(s);
     s->watch = NULL;
     return status;
 }
@@ -293,6 +347,7 @@ sl_status sl_session_feed(sl_session *s, const int32_t *ids, size_t n, const sl_
     s->has_logits = status == SL_OK && !s->keeping;
     if (status == SL_OK)
         return status;
+    settle_drafters(s, n_before);
     s->n_history = n_before;
     sl_session_take_back(s, s->n_stored < n_before ? s->n_stored : n_before);
     return status;
@@ -333,8 +388,7 @@ sl_status sl_session_rewind(sl_session *s, size_t n, sl_err *err)
     assert(!s->is_broken && s->options.talks && n <= s->n_history);
     if (n == s->n_history)
         return SL_OK;
-    if (s->ngram)
-        sl_ngram_rewind(s->ngram, s->history, n);
+    settle_drafters(s, n);
     s->n_history = n;
     s->has_logits = false;
     if (n >= s->n_stored)

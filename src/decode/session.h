@@ -35,6 +35,10 @@ typedef struct sl_session_options {
     bool will_decode;   /* generate follows the last feed */
     bool talks;         /* and feeds follow a generate: memory is kept for both, resident parts get none of it */
     bool ngram;         /* make the n-gram drafter */
+    /* More drafters, of the caller's making: [n_drafters], copied; what they stand for is borrowed. With the session's
+     * own at most SL_MAX_DRAFTERS. */
+    const sl_drafter *drafters;
+    size_t n_drafters;
     double commit_s;         /* of work between two commits of a kept context, at most; 0: no limit */
     size_t commit_tokens;    /* likewise in tokens; 0: no limit */
     bool (*stop)(void *arg); /* asked between layers and parts; NULL: never */
@@ -108,5 +112,7 @@ size_t sl_session_n_stored(const sl_session *session); /* tokens whose keys and 
 sl_kv *sl_session_kv(const sl_session *session);
 size_t sl_session_n_tokens(const sl_session *session);
 const int32_t *sl_session_ids(const sl_session *session); /* [n_tokens] */
+/* All of its drafters, whose indices the proposals' nodes and the counts have: [n]. */
+const sl_drafter *sl_session_drafters(const sl_session *session, size_t *n);
 
 #endif

@@ -12,7 +12,9 @@ struct sl_session {
     bool bursting;
     bool is_broken;          /* layers differ: nothing can be computed any more */
     uint64_t reserved_bytes; /* what the other kind of pass needs beyond the graph's memory */
-    sl_ngram *ngram;
+    sl_ngram *ngram; /* NULL: none */
+    sl_drafter drafters[SL_MAX_DRAFTERS]; /* its own, then those of the options */
+    size_t n_drafters;
     int32_t *history; /* [max_tokens + 1] every token, fed or drawn */
     size_t n_history;
     size_t n_stored; /* tokens whose K and V are in the store; those behind are fed first by the next feed */

@@ -121,7 +121,7 @@ static void a_rewind_leaves_no_trace(void **unused)
         uint64_t random = state >> 33;
         if (turn % 3 == 2) {
             n = turn % 9 == 8 ? random % 3 : random % (n + 1);
-            sl_ngram_rewind(ngram, history, n);
+            sl_ngram_drafter(ngram).settled(ngram, history, n);
         }
         for (size_t i = 0; i < random % 40 && n < MOST; i++)
             history[n++] = (int32_t)((random >> i % 16) % 4 + (uint64_t)(turn % 5 == 0));
@@ -138,6 +138,108 @@ static void a_rewind_leaves_no_trace(void **unused)
     sl_ngram_destroy(ngram);
 }
 
+static size_t tree_of(sl_ngram *ngram, const int32_t *history, size_t n, sl_draft_node *nodes, size_t max)
+{
+    sl_err err = {SL_OK, ""};
+    sl_draft_tree tree = {0, max, nodes};
+    const sl_draft_ask ask = {.history = history, .n = n, .max_nodes = max, .max_depth = max, .may_branch = true};
+    const sl_drafter drafter = sl_ngram_drafter(ngram);
+    assert_int_equal(SL_OK, drafter.propose(drafter.self, &ask, &tree, &err));
+    assert_true(tree.n <= max);
+    return tree.n;
+}
+
+/* Three places end alike and go on differently; the third shares its first token with the second. */
+static void a_tree_parts_where_matches_differ(void **unused)
+{
+    (void)unused;
+    const int32_t history[] = {1, 2, 3, 4, 5, 9, 2, 3, 6, 7, 9, 8, 3, 6, 8, 1, 2, 3};
+    sl_ngram *ngram = make(100);
+    sl_draft_node nodes[32];
+    const size_t n = tree_of(ngram, history, 18, nodes, 32);
+    assert_true(n > 6);
+    size_t roots = 0, under_6 = 0;
+    for (size_t i = 0; i < n; i++) {
+        assert_true(nodes[i].p > 0.0f && nodes[i].p < 1.0f);
+        if (nodes[i].parent == SL_DRAFT_ROOT)
+            assert_int_equal(roots++ == 0 ? 4 : 6, nodes[i].id);
+        else if (nodes[nodes[i].parent].parent == SL_DRAFT_ROOT && nodes[nodes[i].parent].id == 6)
+            assert_true(nodes[i].id == (under_6++ == 0 ? 7 : 8));
+    }
+    assert_int_equal(2, roots);
+    assert_int_equal(2, under_6);
+    sl_ngram_destroy(ngram);
+}
+
+/* The path to a node, from the root on, is what followed some place that ends with the text's last token. */
+static bool is_continuation(const int32_t *history, size_t n, const int32_t *path, size_t depth)
+{
+    for (size_t end = 0; end + 1 < n; end++) {
+        size_t i = history[end] == history[n - 1] ? 0 : depth + 1;
+        while (i < depth && (end + 1 + i < n ? history[end + 1 + i] : path[end + 1 + i - n]) == path[i])
+            i++;
+        if (i == depth)
+            return true;
+    }
+    return false;
+}
+
+static void a_tree_is_made_of_what_was_there(void **unused)
+{
+    (void)unused;
+    enum { N = 500, MOST = 60 };
+    static int32_t history[N];
+    uint64_t state = 99;
+    size_t n_branched = 0;
+    sl_ngram *ngram = make(N);
+    for (size_t n = 1; n <= N; n++) {
+        state = state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+        history[n - 1] = n % 100 > 60 ? history[n - 4] : (int32_t)((state >> 60) % 5);
+        sl_draft_node nodes[MOST];
+        const size_t n_nodes = tree_of(ngram, history, n, nodes, MOST);
+        for (size_t i = 0; i < n_nodes; i++) {
+            int32_t path[MOST];
+            size_t depth = 0;
+            assert_true(nodes[i].parent < (int32_t)i);
+            for (int32_t up = (int32_t)i; up != SL_DRAFT_ROOT; up = nodes[up].parent)
+                depth++;
+            int32_t up = (int32_t)i;
+            for (size_t j = depth; j > 0; j--, up = nodes[up].parent)
+                path[j - 1] = nodes[up].id;
+            assert_true(is_continuation(history, n, path, depth));
+            for (size_t j = 0; j < i; j++)
+                assert_false(nodes[j].parent == nodes[i].parent && nodes[j].id == nodes[i].id);
+            n_branched += nodes[i].parent != (int32_t)i - 1;
+        }
+    }
+    assert_true(n_branched > N);
+    sl_ngram_destroy(ngram);
+}
+
+/* What comes true again and again is expected, what does not is not. */
+static void estimates_follow_what_came(void **unused)
+{
+    (void)unused;
+    enum { N = 2000 };
+    static int32_t history[N];
+    sl_ngram *ngram = make(N);
+    sl_draft_node nodes[4] = {{0}};
+    for (size_t n = 1; n <= N; n++) {
+        history[n - 1] = (int32_t)(n % 2 ? 5 : n); /* what follows a 5 was never there */
+        (void)tree_of(ngram, history, n, nodes, 1);
+    }
+    assert_int_equal(1, tree_of(ngram, history, N - 1, nodes, 1));
+    assert_true(nodes[0].p < 0.02f);
+    sl_ngram_destroy(ngram);
+    ngram = make(N);
+    for (size_t n = 1; n <= N; n++) {
+        history[n - 1] = (int32_t)(n % 3);
+        (void)tree_of(ngram, history, n, nodes, 4);
+    }
+    assert_true(nodes[0].p > 0.98f);
+    sl_ngram_destroy(ngram);
+}
+
 int main(void)
 {
     sl_budget_init(&budget, UINT64_MAX);
@@ -146,6 +248,9 @@ int main(void)
         cmocka_unit_test(a_repeating_end_goes_on_repeating), cmocka_unit_test(proposes_nothing_without_a_match),
         cmocka_unit_test(growth_in_steps_changes_nothing),
         cmocka_unit_test(a_rewind_leaves_no_trace),
+        cmocka_unit_test(a_tree_parts_where_matches_differ),
+        cmocka_unit_test(a_tree_is_made_of_what_was_there),
+        cmocka_unit_test(estimates_follow_what_came),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
