@@ -215,6 +215,11 @@ void sl_hot_settle(sl_hot *hot, uint64_t n_tokens)
 {
     const size_t n_tiles = (size_t)(n_tokens / SL_TILE);
     assert(n_tiles <= hot->max_tiles);
+    bool is_so = true;
+    for (uint32_t layer = 0; layer < hot->options.geom.n_layers; layer++)
+        is_so = is_so && hot->n_tiles[layer] == n_tiles;
+    if (is_so)
+        return;
     for (size_t i = 0; i < hot->n_all_heads; i++) {
         sl_hot_head *head = &hot->heads[i];
         for (size_t slot = 0; slot < hot->n_slots; slot++)
