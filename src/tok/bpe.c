@@ -3,10 +3,11 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "tok/merge.h"
 #include "tok/quote.h"
 
 enum { SHORT_PIECE = 64 };
-static const uint32_t none = UINT32_MAX; /* no merge, no neighbour */
+static const uint32_t none = SL_MERGE_NONE; /* no merge, no neighbour */
 
 static uint32_t pair_hash(uint32_t left, uint32_t right)
 {
@@ -146,94 +147,37 @@ static uint32_t merge_short(const sl_bpe *bpe, uint32_t *ids, uint32_t n)
     return n;
 }
 
-/* A long piece: symbols in a list, the mergeable ones (with their right neighbour) in a heap that knows where each
- * symbol stands, so that nothing outdated stays in it and its memory is bounded. All arrays [n], by first position. */
+/* A long piece: a symbol is known by its place among the first ones. */
 typedef struct long_piece {
     const sl_bpe *bpe;
-    uint32_t *ids;
-    uint32_t *prev, *next; /* `none` at the ends */
-    uint32_t *ranks;
-    uint32_t *heap; /* [n_heap] positions; least (rank, position) first */
-    uint32_t *at;   /* place of a position in the heap; `none`: not in it */
-    uint32_t n_heap;
+    uint32_t *ids; /* [n] */
 } long_piece;
 
-static bool is_before(const long_piece *piece, uint32_t a, uint32_t b)
+static uint32_t long_rank(void *arg, uint32_t left, uint32_t right, uint32_t end)
 {
-    return piece->ranks[a] != piece->ranks[b] ? piece->ranks[a] < piece->ranks[b] : a < b;
+    (void)end;
+    const long_piece *piece = arg;
+    return merge_find(piece->bpe, piece->ids[left], piece->ids[right]);
 }
 
-static void heap_put(long_piece *piece, uint32_t place, uint32_t pos)
+static void long_join(void *arg, uint32_t left, uint32_t rank)
 {
-    piece->heap[place] = pos;
-    piece->at[pos] = place;
+    const long_piece *piece = arg;
+    piece->ids[left] = piece->bpe->merges[rank].result;
 }
 
-/* Moves `pos`, which belongs somewhere around `place`, to where it belongs. */
-static void heap_settle(long_piece *piece, uint32_t place, uint32_t pos)
+/* arrays [(SL_MERGE_ARRAYS + 1) * n], the first n the ids. Returns how many remain. */
+static uint32_t merge_long(const sl_bpe *bpe, uint32_t *arrays, uint32_t n)
 {
-    while (place > 0 && is_before(piece, pos, piece->heap[(place - 1) / 2])) {
-        heap_put(piece, place, piece->heap[(place - 1) / 2]);
-        place = (place - 1) / 2;
-    }
-    for (;;) {
-        uint32_t child = 2 * place + 1;
-        if (child >= piece->n_heap)
-            break;
-        if (child + 1 < piece->n_heap && is_before(piece, piece->heap[child + 1], piece->heap[child]))
-            child++;
-        if (is_before(piece, pos, piece->heap[child]))
-            break;
-        heap_put(piece, place, piece->heap[child]);
-        place = child;
-    }
-    heap_put(piece, place, pos);
-}
-
-static void heap_remove(long_piece *piece, uint32_t pos)
-{
-    uint32_t place = piece->at[pos];
-    if (place == none)
-        return;
-    piece->at[pos] = none;
-    uint32_t last = piece->heap[--piece->n_heap];
-    if (last != pos)
-        heap_settle(piece, place, last);
-}
-
-/* Looks up the merge of `pos` and its right neighbour anew. */
-static void pair_update(long_piece *piece, uint32_t pos)
-{
-    uint32_t next = piece->next[pos];
-    heap_remove(piece, pos);
-    piece->ranks[pos] = next == none ? none : merge_find(piece->bpe, piece->ids[pos], piece->ids[next]);
-    if (piece->ranks[pos] != none)
-        heap_settle(piece, piece->n_heap++, pos);
-}
-
-static uint32_t merge_long(long_piece *piece, uint32_t n)
-{
-    for (uint32_t i = 0; i < n; i++) {
-        piece->prev[i] = i == 0 ? none : i - 1;
-        piece->next[i] = i + 1 == n ? none : i + 1;
-        piece->at[i] = none;
-    }
+    long_piece piece = {bpe, arrays};
+    const sl_merging merging = {.n = n, .next = arrays + n, .rest = arrays + 2 * (size_t)n, .rank = long_rank,
+                                .join = long_join, .arg = &piece};
     for (uint32_t i = 0; i < n; i++)
-        pair_update(piece, i);
-    while (piece->n_heap > 0) {
-        uint32_t pos = piece->heap[0], gone = piece->next[pos];
-        piece->ids[pos] = piece->bpe->merges[piece->ranks[pos]].result;
-        heap_remove(piece, gone);
-        piece->next[pos] = piece->next[gone];
-        if (piece->next[pos] != none)
-            piece->prev[piece->next[pos]] = pos;
-        pair_update(piece, pos);
-        if (piece->prev[pos] != none)
-            pair_update(piece, piece->prev[pos]);
-    }
+        merging.next[i] = i + 1 < n ? i + 1 : none;
+    sl_merge_run(&merging);
     uint32_t n_left = 0;
-    for (uint32_t pos = 0; n > 0 && pos != none; pos = piece->next[pos])
-        piece->ids[n_left++] = piece->ids[pos];
+    for (uint32_t pos = 0; n > 0 && pos != none; pos = merging.next[pos])
+        piece.ids[n_left++] = piece.ids[pos];
     return n_left;
 }
 
@@ -251,16 +195,13 @@ static sl_status encode_long(const sl_bpe *bpe, sl_tok_text text, sl_ids *out, u
         return sl_err_set(err, SL_FAILED, "tokenizer: %zu bytes without a place to split, the most is %d", text.size,
                           INT32_MAX);
     uint32_t *arrays;
-    sl_status status = sl_mem_new(bpe->budget, text.size, 6 * sizeof *arrays, "a long piece of text", &arrays, err);
+    sl_status status = sl_mem_new(bpe->budget, text.size, (SL_MERGE_ARRAYS + 1) * sizeof *arrays,
+                                  "a long piece of text", &arrays, err);
     if (status != SL_OK)
         return status;
-    long_piece piece = {.bpe = bpe, .ids = arrays, .prev = arrays + text.size, .next = arrays + 2 * text.size};
-    piece.ranks = arrays + 3 * text.size;
-    piece.heap = arrays + 4 * text.size;
-    piece.at = arrays + 5 * text.size;
-    uint32_t n = symbols_start(bpe, text, piece.ids);
+    uint32_t n = symbols_start(bpe, text, arrays);
     *n_dropped += text.size - n;
-    status = ids_append(bpe, piece.ids, merge_long(&piece, n), out, err);
+    status = ids_append(bpe, arrays, merge_long(bpe, arrays, n), out, err);
     sl_mem_free(bpe->budget, arrays);
     return status;
 }

@@ -10,20 +10,61 @@
 
 /* White space is Unicode's White_Space. PCRE2's own \s would add U+180E, and so would split differently. */
 #define SPACE "\\t-\\r\\x{85}\\p{Z}"
+#define SPACES "[" SPACE "]+(?![^" SPACE "])|[" SPACE "]+"
+#define LINES "[" SPACE "]*[\\r\\n]+"
 #define GPT2                                                                                                           \
-    "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^" SPACE "\\p{L}\\p{N}]+"                                          \
-    "|[" SPACE "]+(?![^" SPACE "])|[" SPACE "]+"
+    "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^" SPACE "\\p{L}\\p{N}]+|" SPACES
+#define ENDINGS "'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD]"
+/* The family of cl100k: they differ in how many digits stand together. */
+#define CL100K(digits)                                                                                                 \
+    "(?:" ENDINGS ")|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|" digits "| ?[^" SPACE "\\p{L}\\p{N}]+[\\r\\n]*|" LINES "|" SPACES
+/* Words by case: small letters after capital ones, capital ones. */
+#define UPPER "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
+#define LOWER "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
+#define CASED(ending, digits)                                                                                          \
+    "[^\\r\\n\\p{L}\\p{N}]?" UPPER "*" LOWER "+" ending "|[^\\r\\n\\p{L}\\p{N}]?" UPPER "+" LOWER "*" ending           \
+    "|" digits "| ?[^" SPACE "\\p{L}\\p{N}]+[\\r\\n/]*|" LINES "|" SPACES
+#define DEEPSEEK3                                                                                                      \
+    "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+"                \
+    "| ?[\\p{P}\\p{S}]+[\\r\\n]*|" LINES "|" SPACES
 
-enum { MAX_EXPRESSIONS = 4 };
+enum { MAX_EXPRESSIONS = 5 };
 
 static const struct pattern {
     const char *name;
     const char *expressions[MAX_EXPRESSIONS];
 } patterns[] = {
-    {"smollm", {"\\p{N}", GPT2}},
-    {"gpt-2", {GPT2}},
     {"default", {"[\\p{P}$+<=>^~|]+", GPT2, "\\p{N}+", "[0-9][0-9][0-9]"}},
+    {"gpt-2", {GPT2}},
+    {"smollm", {"\\p{N}", GPT2}},
+    {"falcon", {"[\\p{P}$+<=>^~|`]+", GPT2, "[0-9][0-9][0-9]"}},
+    {"llama-bpe", {CL100K("\\p{N}{1,3}")}},
+    {"qwen2", {CL100K("\\p{N}")}},
+    {"qwen35", {"(?:" ENDINGS ")|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}"
+                "| ?[^" SPACE "\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|" LINES "|" SPACES}},
+    {"tekken", {CASED("", "\\p{N}")}},
+    {"gpt-4o", {CASED("(?:" ENDINGS ")?", "\\p{N}{1,3}")}},
+    {"deepseek-v3", {"\\p{N}{1,3}", "[\\x{4e00}-\\x{9fa5}\\x{3040}-\\x{309f}\\x{30a0}-\\x{30ff}]+", DEEPSEEK3}},
+    {"deepseek-coder", {"[\\r\\n]", "[" SPACE "]?\\p{L}+", "[" SPACE "]?\\p{P}+",
+                        "[\\x{4e00}-\\x{9fa5}\\x{800}-\\x{4e00}\\x{ac00}-\\x{d7ff}]+", "\\p{N}"}},
 };
+
+/* Other names of the same. */
+static const struct alias {
+    const char *name, *of;
+} aliases[] = {
+    {"llama3", "llama-bpe"},        {"llama-v3", "llama-bpe"},   {"pixtral", "llama-bpe"},
+    {"falcon3", "llama-bpe"},       {"lfm2", "llama-bpe"},       {"glm4", "llama-bpe"},
+    {"chatglm-bpe", "llama-bpe"},   {"dbrx", "llama-bpe"},       {"smaug-bpe", "llama-bpe"},
+    {"stablelm2", "qwen2"},         {"deepseek-r1-qwen", "qwen2"}, {"megrez", "qwen2"},
+    {"hunyuan", "qwen2"},           {"llama4", "gpt-4o"},        {"hunyuan-dense", "deepseek-v3"},
+    {"phi-2", "gpt-2"},             {"mpt", "gpt-2"},            {"olmo", "gpt-2"},
+    {"starcoder", "smollm"},        {"refact", "smollm"},        {"command-r", "smollm"},
+    {"codeshell", "smollm"},        {"exaone", "smollm"},        {"minerva-7b", "smollm"},
+};
+
+/* Names of which the models' own tokenizers take a piece that is a token as it is. */
+static const char *const whole_pieces[] = {"llama-bpe", "llama3", "llama-v3", "pixtral", "falcon3", "lfm2", "tekken"};
 
 struct sl_pretok {
     sl_budget *budget;
@@ -46,17 +87,38 @@ static void count_free(void *ptr, void *arg)
     sl_mem_free(((sl_pretok *)arg)->budget, ptr);
 }
 
+static bool is_name(sl_tok_text name, const char *other)
+{
+    return strlen(other) == name.size && memcmp(other, name.data, name.size) == 0;
+}
+
 static const struct pattern *pattern_find(sl_tok_text name)
 {
+    for (size_t i = 0; i < sizeof aliases / sizeof *aliases; i++)
+        if (is_name(name, aliases[i].name))
+            return pattern_find((sl_tok_text){aliases[i].of, strlen(aliases[i].of)});
     for (size_t i = 0; i < sizeof patterns / sizeof *patterns; i++)
-        if (strlen(patterns[i].name) == name.size && memcmp(patterns[i].name, name.data, name.size) == 0)
+        if (is_name(name, patterns[i].name))
             return &patterns[i];
     return NULL;
 }
 
+bool sl_pretok_ignores_merges(sl_tok_text name)
+{
+    for (size_t i = 0; i < sizeof whole_pieces / sizeof *whole_pieces; i++)
+        if (is_name(name, whole_pieces[i]))
+            return true;
+    return false;
+}
+
+bool sl_pretok_default_bos(sl_tok_text name)
+{
+    return sl_pretok_ignores_merges(name) && !is_name(name, "tekken");
+}
+
 static sl_status pattern_refuse(sl_tok_text name, sl_err *err)
 {
-    char known[128];
+    char known[192];
     size_t n = 0;
     for (size_t i = 0; i < sizeof patterns / sizeof *patterns; i++)
         n += (size_t)snprintf(known + n, sizeof known - n, "%s%s", i ? ", " : "", patterns[i].name);

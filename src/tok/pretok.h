@@ -11,12 +11,17 @@
 
 typedef struct sl_pretok sl_pretok;
 
-/* SL_DAMAGED: no such pattern. */
+/* SL_REFUSED: no such pattern. */
 sl_status sl_pretok_create(sl_tok_text name, sl_budget *budget, sl_pretok **out, sl_err *err) SL_CHECK;
 void sl_pretok_destroy(sl_pretok *pretok);
 
 /* Calls `fn` for each piece, in order; stops at the first error, which is returned. text: UTF-8. */
 typedef sl_status (*sl_pretok_fn)(void *arg, sl_tok_text piece, sl_err *err);
 sl_status sl_pretok_split(sl_pretok *pretok, sl_tok_text text, sl_pretok_fn fn, void *arg, sl_err *err) SL_CHECK;
+
+/* Rules that go by the pattern's name. Is a piece that is a token itself that token, whatever the merges say? */
+bool sl_pretok_ignores_merges(sl_tok_text name);
+/* Do texts begin with BOS where the file does not say? */
+bool sl_pretok_default_bos(sl_tok_text name);
 
 #endif

@@ -1,31 +1,26 @@
 #include "tok/tok.h"
 
 #include <inttypes.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "tok/bpe.h"
 #include "tok/pretok.h"
 #include "tok/quote.h"
-#include "tok/vocab.h"
-
-/* A token that is looked for in the text itself, before any splitting. */
-typedef struct special {
-    sl_tok_text text; /* borrowed from the vocabulary */
-    int32_t id;
-    bool is_always; /* user-defined: matched even in plain text */
-} special;
+#include "tok/special.h"
+#include "tok/spm.h"
+#include "tok/words.h"
 
 struct sl_tok {
     sl_budget *budget;
     sl_vocab vocab;
-    sl_bpe bpe;
+    sl_bpe bpe;         /* byte-level BPE */
     sl_pretok *pretok;
-    special *specials; /* [n_specials], by their bytes, so that those with a common beginning stand together */
-    size_t n_specials;
-    bool starts_special[256]; /* does any special begin with this byte? */
+    sl_spm spm;         /* SentencePiece, where vocab.is_pieces */
+    sl_specials specials;
+    sl_words words;
     int32_t bos_id, eos_id, eot_id;
-    bool add_bos;
+    bool add_bos, add_space_prefix;
+    bool ignores_merges; /* a word that is a token is that token */
 };
 
 void sl_ids_deinit(sl_ids *list, sl_budget *budget)
@@ -52,50 +47,6 @@ sl_status sl_ids_push(sl_ids *list, int32_t id, sl_budget *budget, sl_err *err)
     return SL_OK;
 }
 
-/* Control and unknown tokens: never part of a text that people read. */
-static bool is_hidden(const sl_tok *tok, uint32_t id)
-{
-    return tok->vocab.kinds[id] == SL_TOK_KIND_CONTROL || tok->vocab.kinds[id] == SL_TOK_KIND_UNKNOWN;
-}
-
-static bool is_special(const sl_tok *tok, uint32_t id)
-{
-    return is_hidden(tok, id) || tok->vocab.kinds[id] == SL_TOK_KIND_USER_DEFINED;
-}
-
-static int special_compare(const void *a, const void *b)
-{
-    const sl_tok_text *x = &((const special *)a)->text, *y = &((const special *)b)->text;
-    int order = memcmp(x->data, y->data, x->size < y->size ? x->size : y->size);
-    return order != 0 ? order : (x->size > y->size) - (x->size < y->size);
-}
-
-/* A spelling that is not UTF-8 cannot stand in a text that is; matched byte by byte it would cut characters. */
-static bool is_matchable(const sl_tok *tok, uint32_t id)
-{
-    sl_tok_text text = sl_vocab_bytes(&tok->vocab, id);
-    return is_special(tok, id) && text.size > 0 && sl_utf8_check(text.data, text.size) == text.size;
-}
-
-static sl_status specials_fill(sl_tok *tok, sl_err *err)
-{
-    size_t n = 0;
-    for (uint32_t id = 0; id < tok->vocab.n_tokens; id++)
-        n += is_matchable(tok, id);
-    sl_status status = sl_mem_new(tok->budget, n, sizeof *tok->specials, "special tokens", &tok->specials, err);
-    if (status != SL_OK)
-        return status;
-    for (uint32_t id = 0; id < tok->vocab.n_tokens; id++) {
-        sl_tok_text text = sl_vocab_bytes(&tok->vocab, id);
-        if (!is_matchable(tok, id))
-            continue;
-        tok->starts_special[(uint8_t)text.data[0]] = true;
-        tok->specials[tok->n_specials++] = (special){text, (int32_t)id, !is_hidden(tok, id)};
-    }
-    qsort(tok->specials, n, sizeof *tok->specials, special_compare);
-    return SL_OK;
-}
-
 static sl_status id_check(const sl_tok *tok, const char *name, int32_t id, sl_err *err)
 {
     if (id >= -1 && id < (int32_t)tok->vocab.n_tokens)
@@ -104,15 +55,29 @@ static sl_status id_check(const sl_tok *tok, const char *name, int32_t id, sl_er
                       tok->vocab.n_tokens);
 }
 
+/* What one of the two kinds needs. */
+static sl_status kind_init(sl_tok *tok, const sl_tok_source *source, sl_err *err)
+{
+    if (tok->vocab.is_pieces)
+        return sl_spm_init(&tok->spm, &tok->vocab, source, tok->budget, err);
+    if (source->n_merges == 0)
+        return sl_err_set(err, SL_REFUSED, "tokenizer: no merges (tokenizer.ggml.merges), which gpt2 works by");
+    return sl_bpe_init(&tok->bpe, &tok->vocab, source, tok->budget, err);
+}
+
 static sl_status parts_init(sl_tok *tok, const sl_tok_source *source, sl_err *err)
 {
-    sl_status status = sl_pretok_create(source->pattern, tok->budget, &tok->pretok, err);
+    sl_status status = SL_OK;
+    if (!sl_tok_is_pieces(source->model))
+        status = sl_pretok_create(source->pattern, tok->budget, &tok->pretok, err);
     if (status == SL_OK)
         status = sl_vocab_init(&tok->vocab, source, tok->budget, err);
     if (status == SL_OK)
-        status = sl_bpe_init(&tok->bpe, &tok->vocab, source, tok->budget, err);
+        status = kind_init(tok, source, err);
     if (status == SL_OK)
-        status = specials_fill(tok, err);
+        status = sl_specials_init(&tok->specials, &tok->vocab, tok->budget, err);
+    if (status == SL_OK)
+        status = sl_words_init(&tok->words, tok->budget, err);
     if (status == SL_OK)
         status = id_check(tok, "BOS", source->bos_id, err);
     if (status == SL_OK)
@@ -122,11 +87,27 @@ static sl_status parts_init(sl_tok *tok, const sl_tok_source *source, sl_err *er
     return status;
 }
 
+static bool is_text(sl_tok_text text, const char *what)
+{
+    return text.size == strlen(what) && memcmp(text.data, what, text.size) == 0;
+}
+
+bool sl_tok_is_pieces(sl_tok_text model)
+{
+    return is_text(model, "llama");
+}
+
+bool sl_tok_default_bos(sl_tok_text model, sl_tok_text pattern)
+{
+    return sl_tok_is_pieces(model) || sl_pretok_default_bos(pattern);
+}
+
 sl_status sl_tok_create(const sl_tok_source *source, sl_budget *budget, sl_tok **out, sl_err *err)
 {
     *out = NULL;
-    if (source->model.size != 4 || memcmp(source->model.data, "gpt2", 4) != 0)
-        return sl_err_set(err, SL_REFUSED, "tokenizer: unknown kind \"%s\" (tokenizer.ggml.model), known is gpt2",
+    if (!is_text(source->model, "gpt2") && !sl_tok_is_pieces(source->model))
+        return sl_err_set(err, SL_REFUSED,
+                          "tokenizer: unknown kind \"%s\" (tokenizer.ggml.model), known are gpt2, llama",
                           sl_quote_of(source->model).text);
     sl_tok *tok;
     sl_status status = sl_mem_new(budget, 1, sizeof *tok, "tokenizer", &tok, err);
@@ -137,6 +118,8 @@ sl_status sl_tok_create(const sl_tok_source *source, sl_budget *budget, sl_tok *
     tok->eos_id = source->eos_id;
     tok->eot_id = source->eot_id;
     tok->add_bos = source->add_bos;
+    tok->ignores_merges = !sl_tok_is_pieces(source->model) && sl_pretok_ignores_merges(source->pattern);
+    tok->add_space_prefix = source->add_space_prefix && sl_tok_is_pieces(source->model);
     status = parts_init(tok, source, err);
     if (status != SL_OK) {
         sl_tok_destroy(tok);
@@ -150,96 +133,171 @@ void sl_tok_destroy(sl_tok *tok)
 {
     if (!tok)
         return;
-    sl_mem_free(tok->budget, tok->specials);
+    sl_words_deinit(&tok->words);
+    sl_specials_deinit(&tok->specials);
+    sl_spm_deinit(&tok->spm);
     sl_bpe_deinit(&tok->bpe);
     sl_vocab_deinit(&tok->vocab);
     sl_pretok_destroy(tok->pretok);
     sl_mem_free(tok->budget, tok);
 }
 
-/* First of specials[low..high), which agree in their first `depth` bytes, whose next byte is at least `byte`. */
-static size_t special_bound(const sl_tok *tok, size_t low, size_t high, size_t depth, unsigned byte)
-{
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        if ((uint8_t)tok->specials[middle].text.data[depth] < byte)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
-}
-
-/* The longest special at the start of text; NULL: none. Narrows the sorted list byte by byte. */
-static const special *special_match(const sl_tok *tok, sl_tok_text text, bool with_control)
-{
-    const special *longest = NULL;
-    size_t low = 0, high = tok->n_specials;
-    for (size_t depth = 0; low < high; depth++) {
-        const special *first = &tok->specials[low];
-        if (first->text.size == depth) { /* spellings differ, so only one ends here, and it stands first */
-            if (with_control || first->is_always)
-                longest = first;
-            low++;
-        }
-        if (depth == text.size)
-            break;
-        unsigned byte = (uint8_t)text.data[depth];
-        low = special_bound(tok, low, high, depth, byte);
-        high = special_bound(tok, low, high, depth, byte + 1);
-    }
-    return longest;
-}
-
-/* Offset of the first special at or after `from`, and which; text.size and NULL: none. */
-static size_t special_find(const sl_tok *tok, sl_tok_text text, size_t from, bool with_control, const special **out)
-{
-    *out = NULL;
-    for (size_t at = from; at < text.size; at++) {
-        if (!tok->starts_special[(uint8_t)text.data[at]])
-            continue;
-        *out = special_match(tok, (sl_tok_text){text.data + at, text.size - at}, with_control);
-        if (*out)
-            return at;
-    }
-    return text.size;
-}
+/* --------------------------------------------------------------------------------------------------------- encoding */
 
 typedef struct encoding {
-    const sl_bpe *bpe;
+    sl_tok *tok;
+    bool special;
     sl_ids *out;
     uint64_t n_dropped;
 } encoding;
 
-static sl_status piece_encode(void *arg, sl_tok_text piece, sl_err *err)
+/* A word apart: what is encoded of it depends on nothing else. */
+static sl_status word_encode(void *arg, sl_tok_text word, sl_err *err)
 {
     encoding *enc = arg;
-    return sl_bpe_encode(enc->bpe, piece, enc->out, &enc->n_dropped, err);
-}
-
-sl_status sl_tok_encode(sl_tok *tok, const char *text, size_t size, bool special_tokens, sl_ids *out,
-                        uint64_t *n_dropped, sl_err *err)
-{
-    size_t valid = sl_utf8_check(text, size);
-    if (valid != size)
-        return sl_err_set(err, SL_FAILED, "text is not UTF-8: byte 0x%02x at offset %zu", (uint8_t)text[valid], valid);
-    const size_t n_before = out->n;
-    encoding enc = {&tok->bpe, out, 0};
+    sl_tok *tok = enc->tok;
+    size_t n = 0, before = enc->out->n;
+    const int32_t *known = sl_words_find(&tok->words, word, &n);
     sl_status status = SL_OK;
-    for (size_t at = 0; at < size && status == SL_OK;) {
-        const special *found;
-        size_t end = special_find(tok, (sl_tok_text){text, size}, at, special_tokens, &found);
-        status = sl_pretok_split(tok->pretok, (sl_tok_text){text + at, end - at}, piece_encode, &enc, err);
-        if (status == SL_OK && found)
-            status = sl_ids_push(out, found->id, tok->budget, err);
-        at = found ? end + found->text.size : end;
-    }
-    if (status != SL_OK)
-        out->n = n_before;
-    else if (n_dropped)
-        *n_dropped += enc.n_dropped;
+    for (size_t i = 0; known && i < n && status == SL_OK; i++)
+        status = sl_ids_push(enc->out, known[i], tok->budget, err);
+    if (known)
+        return status;
+    uint64_t n_dropped = 0;
+    int32_t whole = tok->ignores_merges ? sl_vocab_find(&tok->vocab, word.data, word.size, false) : -1;
+    if (whole >= 0)
+        return sl_ids_push(enc->out, whole, tok->budget, err);
+    if (tok->vocab.is_pieces)
+        status = sl_spm_encode(&tok->spm, word, enc->out, err);
+    else
+        status = sl_bpe_encode(&tok->bpe, word, enc->out, &n_dropped, err);
+    enc->n_dropped += n_dropped;
+    if (status == SL_OK && n_dropped == 0)
+        sl_words_put(&tok->words, word, enc->out->ids + before, enc->out->n - before);
     return status;
 }
+
+/* Byte-level: special tokens first, what stands between them is split by the pattern. */
+static sl_status encode_bytes(encoding *enc, sl_tok_text text, sl_err *err)
+{
+    sl_status status = SL_OK;
+    unsigned which = SL_SPECIAL_USER | (enc->special ? SL_SPECIAL_HIDDEN : 0u);
+    for (size_t at = 0; at < text.size && status == SL_OK;) {
+        const sl_special *found;
+        size_t end = sl_special_find(&enc->tok->specials, text, at, which, &found);
+        status = sl_pretok_split(enc->tok->pretok, (sl_tok_text){text.data + at, end - at}, word_encode, enc, err);
+        if (status == SL_OK && found)
+            status = sl_ids_push(enc->out, found->id, enc->tok->budget, err);
+        at = found ? end + found->text.size : end;
+    }
+    return status;
+}
+
+/* Pieces, of a text whose spaces are spaces already: user-defined ones first, as they stand. */
+static sl_status encode_plain(encoding *enc, sl_tok_text text, sl_err *err)
+{
+    sl_status status = SL_OK;
+    for (size_t at = 0; at < text.size && status == SL_OK;) {
+        const sl_special *found;
+        size_t end = sl_special_find(&enc->tok->specials, text, at, SL_SPECIAL_USER, &found);
+        for (size_t n; at < end && status == SL_OK; at += n) {
+            const sl_tok_text rest = {text.data + at, end - at};
+            n = sl_spm_run(&enc->tok->spm, rest);
+            status = word_encode(enc, (sl_tok_text){rest.data, n}, err);
+        }
+        if (status == SL_OK && found)
+            status = sl_ids_push(enc->out, found->id, enc->tok->budget, err);
+        at = found ? end + found->text.size : end;
+    }
+    return status;
+}
+
+/* Copies text, each U+2581 as the space that it stands for; returns the size. */
+static size_t spaces_copy(sl_tok_text text, char *out)
+{
+    size_t n = 0;
+    for (size_t at = 0; at < text.size;) {
+        const char *next = memchr(text.data + at, 0xe2, text.size - at);
+        size_t plain = next ? (size_t)(next - text.data) - at : text.size - at;
+        memcpy(out + n, text.data + at, plain);
+        n += plain;
+        at += plain;
+        if (!next)
+            break;
+        bool is_space = text.size - at >= 3 && memcmp(next, "\xe2\x96\x81", 3) == 0;
+        out[n++] = is_space ? ' ' : *next;
+        at += is_space ? 3 : 1;
+    }
+    return n;
+}
+
+/* A text without control tokens; has_lead: the tokenizer's own space stands in front. */
+static sl_status encode_fragment(encoding *enc, sl_tok_text text, bool has_lead, sl_err *err)
+{
+    if (text.size == 0)
+        return SL_OK;
+    if (!has_lead && !memchr(text.data, 0xe2, text.size))
+        return encode_plain(enc, text, err);
+    char *copy;
+    sl_status status = sl_mem_new(enc->tok->budget, text.size + 1, 1, "a text's spaces", &copy, err);
+    if (status != SL_OK)
+        return status;
+    copy[0] = ' ';
+    size_t n = spaces_copy(text, copy + has_lead);
+    status = encode_plain(enc, (sl_tok_text){copy, n + has_lead}, err);
+    sl_mem_free(enc->tok->budget, copy);
+    return status;
+}
+
+/* Pieces: control tokens first, if asked for; behind each the text begins anew. */
+static sl_status encode_pieces(encoding *enc, sl_tok_text text, bool has_lead, sl_err *err)
+{
+    sl_status status = SL_OK;
+    for (size_t at = 0; at < text.size && status == SL_OK;) {
+        const sl_special *found = NULL;
+        size_t end = text.size;
+        if (enc->special)
+            end = sl_special_find(&enc->tok->specials, text, at, SL_SPECIAL_HIDDEN, &found);
+        status = encode_fragment(enc, (sl_tok_text){text.data + at, end - at}, has_lead, err);
+        if (status == SL_OK && found)
+            status = sl_ids_push(enc->out, found->id, enc->tok->budget, err);
+        has_lead = enc->tok->add_space_prefix;
+        at = found ? end + found->text.size : end;
+    }
+    return status;
+}
+
+static sl_status encode(encoding *enc, sl_tok_text text, bool has_lead, uint64_t *n_dropped, sl_err *err)
+{
+    size_t valid = sl_utf8_check(text.data, text.size);
+    if (valid != text.size)
+        return sl_err_set(err, SL_FAILED, "text is not UTF-8: byte 0x%02x at offset %zu", (uint8_t)text.data[valid],
+                          valid);
+    const size_t n_before = enc->out->n;
+    sl_status status = enc->tok->vocab.is_pieces ? encode_pieces(enc, text, has_lead, err)
+                                                 : encode_bytes(enc, text, err);
+    if (status != SL_OK)
+        enc->out->n = n_before;
+    else if (n_dropped)
+        *n_dropped += enc->n_dropped;
+    return status;
+}
+
+sl_status sl_tok_encode(sl_tok *tok, const char *text, size_t size, bool special, sl_ids *out, uint64_t *n_dropped,
+                        sl_err *err)
+{
+    encoding enc = {tok, special, out, 0};
+    return encode(&enc, (sl_tok_text){text, size}, tok->add_space_prefix, n_dropped, err);
+}
+
+sl_status sl_tok_encode_more(sl_tok *tok, const char *text, size_t size, bool special, sl_ids *out,
+                             uint64_t *n_dropped, sl_err *err)
+{
+    encoding enc = {tok, special, out, 0};
+    return encode(&enc, (sl_tok_text){text, size}, false, n_dropped, err);
+}
+
+/* --------------------------------------------------------------------------------------------------- what they are */
 
 size_t sl_tok_n_tokens(const sl_tok *tok)
 {
@@ -253,9 +311,19 @@ static bool has_id(const sl_tok *tok, int32_t id)
 
 sl_tok_text sl_tok_bytes(const sl_tok *tok, int32_t id, bool special_tokens)
 {
-    if (!has_id(tok, id) || (is_hidden(tok, (uint32_t)id) && !special_tokens))
+    if (!has_id(tok, id) || (!special_tokens && sl_special_is_hidden(&tok->vocab, (uint32_t)id)))
         return (sl_tok_text){"", 0};
     return sl_vocab_bytes(&tok->vocab, (uint32_t)id);
+}
+
+bool sl_tok_adds_space(const sl_tok *tok)
+{
+    return tok->add_space_prefix;
+}
+
+bool sl_tok_is_control(const sl_tok *tok, int32_t id)
+{
+    return has_id(tok, id) && sl_special_is_hidden(&tok->vocab, (uint32_t)id);
 }
 
 int32_t sl_tok_find(const sl_tok *tok, const char *text)
@@ -265,7 +333,8 @@ int32_t sl_tok_find(const sl_tok *tok, const char *text)
 
 bool sl_tok_is_end(const sl_tok *tok, int32_t id)
 {
-    static const char *const names[] = {"<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|end|>", "</s>"};
+    static const char *const names[] = {"<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|end|>", "</s>", "<|eom_id|>",
+                                        "<end_of_turn>", "<|end_of_text|>"};
     if (!has_id(tok, id))
         return false;
     if (id == tok->eos_id || id == tok->eot_id)

@@ -1,8 +1,9 @@
-/* Tokenizers: text to ids and back. Byte-level BPE, as the model file describes it.
+/* Tokenizers: text to ids and back. Byte-level BPE and SentencePiece's BPE, as the model file describes them.
  *
- * Owns: vocabulary, merges, compiled split patterns. Refuses: an unknown tokenizer model or split pattern, by name;
- * text that is not UTF-8, naming the byte offset. The input is plain data (sl_tok_source), so that this layer knows
- * nothing of model files. Thread rule: one thread at a time per tokenizer (encode reuses scratch). */
+ * Owns: vocabulary, merges, scores, compiled split patterns, the words met last. Refuses: an unknown tokenizer model or
+ * split pattern, by name; text that is not UTF-8, naming the byte offset. The input is plain data (sl_tok_source), so
+ * that this layer knows nothing of model files. Thread rule: one thread at a time per tokenizer (encode reuses
+ * scratch). */
 #ifndef SL_TOK_H
 #define SL_TOK_H
 
@@ -27,16 +28,23 @@ typedef enum sl_tok_kind { /* GGUF's tokenizer.ggml.token_type */
 
 /* Borrowed during sl_tok_create only. next_* give the items in order, each walk on its own; false = no more. */
 typedef struct sl_tok_source {
-    sl_tok_text model;   /* tokenizer.ggml.model: "gpt2" */
-    sl_tok_text pattern; /* tokenizer.ggml.pre: "smollm", "gpt-2", "default" */
+    sl_tok_text model;   /* tokenizer.ggml.model: "gpt2" (byte-level BPE) or "llama" (SentencePiece's BPE) */
+    sl_tok_text pattern; /* tokenizer.ggml.pre: "smollm", "gpt-2", "default" ...; of gpt2 alone */
     size_t n_tokens, n_merges;
     bool (*next_token)(void *arg, sl_tok_text *out);
-    bool (*next_merge)(void *arg, sl_tok_text *out); /* "left right" */
-    bool (*next_kind)(void *arg, int *out);          /* NULL: all normal */
+    bool (*next_merge)(void *arg, sl_tok_text *out); /* "left right"; of gpt2 alone */
+    bool (*next_kind)(void *arg, int *out);          /* NULL: all normal (llama: refused) */
+    bool (*next_score)(void *arg, double *out);      /* of llama alone, which merges the higher ones first */
     void *arg;
     int32_t bos_id, eos_id, eot_id; /* -1: none */
     bool add_bos, add_eos;
+    bool add_space_prefix; /* of llama alone: a text begins with a space that is not its own */
 } sl_tok_source;
+
+/* Is this tokenizer.ggml.model one of SentencePiece's? */
+bool sl_tok_is_pieces(sl_tok_text model);
+/* What a file that does not say so means: does the text begin with BOS? */
+bool sl_tok_default_bos(sl_tok_text model, sl_tok_text pattern);
 
 sl_status sl_tok_create(const sl_tok_source *source, sl_budget *budget, sl_tok **out, sl_err *err) SL_CHECK;
 void sl_tok_destroy(sl_tok *tok);
@@ -55,10 +63,17 @@ sl_status sl_ids_push(sl_ids *list, int32_t id, sl_budget *budget, sl_err *err) 
  * SL_FAILED: not UTF-8. On error `out` has its old length. */
 sl_status sl_tok_encode(sl_tok *tok, const char *text, size_t size, bool special, sl_ids *out, uint64_t *n_dropped,
                         sl_err *err) SL_CHECK;
+/* The same for a text that goes on behind another one, not behind a control token: no space of the tokenizer's own is
+ * put in front (sl_tok_source.add_space_prefix). */
+sl_status sl_tok_encode_more(sl_tok *tok, const char *text, size_t size, bool special, sl_ids *out,
+                             uint64_t *n_dropped, sl_err *err) SL_CHECK;
 
 size_t sl_tok_n_tokens(const sl_tok *tok);
 /* The bytes a token stands for (control tokens: none unless `special`). Borrowed until destroy. */
 sl_tok_text sl_tok_bytes(const sl_tok *tok, int32_t id, bool special);
+/* The space in front of a token that begins a text - behind nothing or a control token - is the tokenizer's own. */
+bool sl_tok_adds_space(const sl_tok *tok);
+bool sl_tok_is_control(const sl_tok *tok, int32_t id);
 int32_t sl_tok_find(const sl_tok *tok, const char *text); /* id of a token by its spelling; -1 */
 bool sl_tok_is_end(const sl_tok *tok, int32_t id);        /* generation stops at it: EOS, EOT, <|im_end|> ... */
 int32_t sl_tok_bos(const sl_tok *tok);                    /* -1: none or not to be added */

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/hash.h"
+#include "tok/quote.h"
 
 /* The byte that a character of a byte-level spelling stands for; -1: none. */
 static int byte_of_char(uint32_t c)
@@ -35,6 +36,33 @@ static bool spelling_decode(const char *spelling, size_t size, char *out, size_t
     }
     *out_size = n;
     return true;
+}
+
+/* A piece with its U+2581 as spaces. Returns the size, at most `size`. */
+static size_t piece_decode(const char *spelling, size_t size, char *out)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < size;) {
+        bool is_space = size - i >= 3 && memcmp(spelling + i, "\xe2\x96\x81", 3) == 0;
+        out[n++] = is_space ? ' ' : spelling[i];
+        i += is_space ? 3 : 1;
+    }
+    return n;
+}
+
+static int hex_digit(char c)
+{
+    return c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+}
+
+/* The byte that "<0xHH>" stands for; -1: it is not written so. */
+static int byte_of_piece(sl_tok_text spelling)
+{
+    const char *s = spelling.data;
+    if (spelling.size != 6 || memcmp(s, "<0x", 3) != 0 || s[5] != '>')
+        return -1;
+    int high = hex_digit(s[3]), low = hex_digit(s[4]);
+    return high < 0 || low < 0 ? -1 : 16 * high + low;
 }
 
 sl_tok_text sl_vocab_bytes(const sl_vocab *vocab, uint32_t id)
@@ -70,7 +98,9 @@ int32_t sl_vocab_find_spelling(const sl_vocab *vocab, const char *spelling, size
     if (size > sizeof bytes)
         return -1;
     int32_t id = -1;
-    if (spelling_decode(spelling, size, bytes, &n_bytes))
+    if (vocab->is_pieces)
+        id = sl_vocab_find(vocab, bytes, piece_decode(spelling, size, bytes), false);
+    else if (spelling_decode(spelling, size, bytes, &n_bytes))
         id = sl_vocab_find(vocab, bytes, n_bytes, false);
     return id >= 0 ? id : sl_vocab_find(vocab, spelling, size, true);
 }
@@ -109,8 +139,17 @@ static bool is_spelt_out(uint8_t kind)
 
 /* A spelt-out token whose spelling is also the byte-level one of the same bytes (printable ASCII) is no literal:
  * merges may lead to it. */
-static bool token_decode(uint8_t kind, sl_tok_text spelling, char *out, size_t *size)
+static bool token_decode(const sl_vocab *vocab, uint8_t kind, sl_tok_text spelling, char *out, size_t *size)
 {
+    if (vocab->is_pieces && kind == SL_TOK_KIND_BYTE) {
+        *out = (char)byte_of_piece(spelling);
+        *size = 1;
+        return true;
+    }
+    if (vocab->is_pieces && kind != SL_TOK_KIND_CONTROL && kind != SL_TOK_KIND_UNKNOWN) {
+        *size = piece_decode(spelling.data, spelling.size, out);
+        return kind == SL_TOK_KIND_USER_DEFINED;
+    }
     bool is_bytes = spelling_decode(spelling.data, spelling.size, out, size);
     if (is_bytes &&
         (!is_spelt_out(kind) || *size == 0 || (*size == spelling.size && memcmp(out, spelling.data, *size) == 0)))
@@ -136,8 +175,12 @@ static sl_status tokens_read(sl_vocab *vocab, const sl_tok_source *source, sl_er
             if (status != SL_OK)
                 return status;
         }
+        if (vocab->is_pieces && vocab->kinds[id] == SL_TOK_KIND_BYTE && byte_of_piece(spelling) < 0)
+            return sl_err_set(err, SL_DAMAGED,
+                              "tokenizer: token %" PRIu32 " \"%s\" is to be a byte, expected <0x00> to <0xFF>", id,
+                              sl_quote_of(spelling).text);
         size_t size;
-        vocab->is_literal[id] = token_decode(vocab->kinds[id], spelling, vocab->bytes + used, &size);
+        vocab->is_literal[id] = token_decode(vocab, vocab->kinds[id], spelling, vocab->bytes + used, &size);
         used += size;
         vocab->offs[id + 1] = (uint32_t)used;
     }
@@ -148,7 +191,7 @@ static sl_status slots_fill(sl_vocab *vocab, sl_err *err)
 {
     for (uint32_t id = 0; id < vocab->n_tokens; id++) {
         sl_tok_text token = sl_vocab_bytes(vocab, id);
-        if (token.size == 0)
+        if (token.size == 0 || (vocab->is_pieces && vocab->kinds[id] == SL_TOK_KIND_BYTE))
             continue;
         uint32_t slot = slot_find(vocab, token.data, token.size, vocab->is_literal[id]);
         if (vocab->slots[slot] != 0)
@@ -162,6 +205,7 @@ static sl_status slots_fill(sl_vocab *vocab, sl_err *err)
 sl_status sl_vocab_init(sl_vocab *vocab, const sl_tok_source *source, sl_budget *budget, sl_err *err)
 {
     vocab->budget = budget;
+    vocab->is_pieces = sl_tok_is_pieces(source->model);
     if (source->n_tokens == 0 || source->n_tokens > INT32_MAX / 2)
         return sl_err_set(err, SL_DAMAGED, "tokenizer: %zu tokens, expected 1 to %d", source->n_tokens, INT32_MAX / 2);
     vocab->n_tokens = (uint32_t)source->n_tokens;

@@ -6,6 +6,9 @@
  * byte-level ones are looked up apart, because both can come to the same bytes.
  * Source of the spelling: GPT-2's bytes_to_unicode (https://github.com/openai/gpt-2, src/encoder.py): bytes 33..126,
  * 161..172 and 174..255 are the characters of those numbers, the other 68 bytes, in order, U+0100..U+0143.
+ * SentencePiece's pieces spell a space U+2581 and a byte <0xHH>: both are kept as what they mean. A byte's token is
+ * looked up by no text: it stands for what no piece spells.
+ * Source: https://github.com/google/sentencepiece, README (whitespace is treated as a basic symbol), byte_fallback.
  * Thread rule: reading from any thread. */
 #ifndef SL_VOCAB_H
 #define SL_VOCAB_H
@@ -21,6 +24,7 @@ typedef struct sl_vocab {
     uint8_t *is_literal; /* [n_tokens] */
     uint32_t *slots;     /* [slot_mask + 1] id + 1; 0: free */
     uint32_t slot_mask;
+    bool is_pieces; /* SentencePiece's; else byte-level spellings */
 } sl_vocab;
 
 /* `vocab` is zeroed by the caller; after an error too it is ended by sl_vocab_deinit. Takes the kinds and tokens of

@@ -10,7 +10,7 @@
 #include "tok/tok.h"
 
 typedef struct tok_gguf {
-    sl_gguf_iter tokens, merges, kinds;
+    sl_gguf_iter tokens, merges, kinds, scores;
 } tok_gguf;
 
 static inline bool tok_gguf_text(sl_gguf_iter *iter, sl_tok_text *out)
@@ -41,6 +41,11 @@ static inline bool tok_gguf_kind(void *arg, int *out)
     return true;
 }
 
+static inline bool tok_gguf_score(void *arg, double *out)
+{
+    return sl_gguf_iter_number(&((tok_gguf *)arg)->scores, out);
+}
+
 /* pattern NULL: the file's own. */
 static inline sl_status tok_from_gguf(const sl_gguf *gguf, const char *pattern, sl_budget *budget, sl_tok **out,
                                       sl_err *err)
@@ -48,6 +53,7 @@ static inline sl_status tok_from_gguf(const sl_gguf *gguf, const char *pattern, 
     const sl_gguf_value *tokens = sl_gguf_find(gguf, "tokenizer.ggml.tokens");
     const sl_gguf_value *merges = sl_gguf_find(gguf, "tokenizer.ggml.merges");
     const sl_gguf_value *kinds = sl_gguf_find(gguf, "tokenizer.ggml.token_type");
+    const sl_gguf_value *scores = sl_gguf_find(gguf, "tokenizer.ggml.scores");
     sl_gguf_string model, pre;
     sl_status status = sl_gguf_get_string(gguf, "tokenizer.ggml.model", &model, err);
     if (status == SL_OK)
@@ -59,20 +65,29 @@ static inline sl_status tok_from_gguf(const sl_gguf *gguf, const char *pattern, 
         status = sl_gguf_get_uint(gguf, "tokenizer.ggml.eos_token_id", 0, INT32_MAX, &eos, err);
     if (status != SL_OK)
         return status;
-    if (!tokens || !merges || !kinds)
+    bool is_pieces = sl_tok_is_pieces((sl_tok_text){model.data, model.size});
+    if (!tokens || !kinds || !(is_pieces ? scores : merges))
         return sl_err_set(err, SL_DAMAGED, "%s: no tokenizer", sl_gguf_path(gguf));
-    tok_gguf items = {sl_gguf_iter_start(tokens), sl_gguf_iter_start(merges), sl_gguf_iter_start(kinds)};
+    tok_gguf items = {sl_gguf_iter_start(tokens), sl_gguf_iter_start(merges), sl_gguf_iter_start(kinds),
+                      sl_gguf_iter_start(scores)};
     sl_tok_source source = {.model = {model.data, model.size},
                             .pattern = {pre.data, pre.size},
                             .n_tokens = tokens->n_items,
-                            .n_merges = merges->n_items,
+                            .n_merges = merges ? merges->n_items : 0,
                             .next_token = tok_gguf_token,
                             .next_merge = tok_gguf_merge,
                             .next_kind = tok_gguf_kind,
+                            .next_score = is_pieces ? tok_gguf_score : NULL,
                             .arg = &items,
                             .bos_id = (int32_t)bos,
                             .eos_id = (int32_t)eos,
                             .eot_id = -1};
+    if (is_pieces && sl_gguf_find(gguf, "tokenizer.ggml.add_space_prefix"))
+        status = sl_gguf_get_bool(gguf, "tokenizer.ggml.add_space_prefix", &source.add_space_prefix, err);
+    else
+        source.add_space_prefix = is_pieces;
+    if (status != SL_OK)
+        return status;
     if (pattern)
         source.pattern = (sl_tok_text){pattern, strlen(pattern)};
     return sl_tok_create(&source, budget, out, err);

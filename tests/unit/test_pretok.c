@@ -91,13 +91,12 @@ static void test_unknown_patterns_are_refused(void **state)
     sl_pretok *pretok;
     sl_err err;
     sl_budget_init(&budget, UINT64_MAX);
-    assert_int_equal(sl_pretok_create((sl_tok_text){"llama-bpe", 9}, &budget, &pretok, &err), SL_REFUSED);
-    assert_string_equal(err.text, "tokenizer: unknown split pattern \"llama-bpe\" (tokenizer.ggml.pre), known are "
-                                  "smollm, gpt-2, default");
+    assert_int_equal(sl_pretok_create((sl_tok_text){"llama-bpe2", 10}, &budget, &pretok, &err), SL_REFUSED);
+    assert_non_null(strstr(err.text, "tokenizer: unknown split pattern \"llama-bpe2\" (tokenizer.ggml.pre), known are "
+                                     "default, gpt-2, smollm"));
     assert_null(pretok);
     assert_int_equal(sl_pretok_create((sl_tok_text){"", 0}, &budget, &pretok, &err), SL_REFUSED);
-    assert_string_equal(err.text, "tokenizer: no split pattern (tokenizer.ggml.pre) given, known are smollm, gpt-2, "
-                                  "default");
+    assert_non_null(strstr(err.text, "tokenizer: no split pattern (tokenizer.ggml.pre) given, known are default, "));
     assert_int_equal(sl_pretok_create((sl_tok_text){"smol\nlm", 7}, &budget, &pretok, &err), SL_REFUSED);
     assert_non_null(strstr(err.text, "\"smol?lm\""));
     sl_budget_deinit(&budget);
