@@ -55,19 +55,14 @@ sl_status chat_talk_start(chat_talk *t, const cli_machine *machine, size_t room_
     options.stop = chat_stop;
     if (t->store)
         cli_use_store(machine, t->store, &options);
-    status = cli_make_context(t->c, t->engine, &options, &t->context, err);
-    if (status != SL_OK)
-        return status;
-    t->ids = calloc(t->draw.predict_tokens + 1, sizeof *t->ids);
-    return t->ids ? SL_OK : sl_text_error(err, SL_FAILED, "out of memory: answer");
+    return cli_make_context(t->c, t->engine, &options, &t->context, err);
 }
 
 void chat_talk_end(chat_talk *t)
 {
     sl_context_destroy(t->context);
     free(t->questions);
-    free(t->text);
-    free(t->ids);
+    cli_answer_free(&t->answer);
 }
 
 size_t chat_talk_room(const chat_talk *t)
@@ -80,26 +75,6 @@ size_t chat_talk_room(const chat_talk *t)
 
 /* ------------------------------------------------------------------------------------------------------------- ask */
 
-static bool keep(chat_talk *t, int32_t id, const char *text, size_t size)
-{
-    if (id >= 0)
-        t->ids[t->n_ids++] = id;
-    if (t->n_text + size > t->text_cap) {
-        size_t cap = 2 * t->text_cap + size + 256;
-        char *grown = realloc(t->text, cap);
-        if (!grown) {
-            t->out_of_memory = true;
-            return false;
-        }
-        t->text = grown;
-        t->text_cap = cap;
-    }
-    if (size > 0)
-        memcpy(t->text + t->n_text, text, size);
-    t->n_text += size;
-    return true;
-}
-
 static bool on_token(void *arg, int32_t id, const char *text, size_t size)
 {
     chat_talk *t = arg;
@@ -108,7 +83,7 @@ static bool on_token(void *arg, int32_t id, const char *text, size_t size)
         fwrite(text, 1, size, t->text_out);
         fflush(t->text_out);
     }
-    return (!t->is_json || keep(t, id, text, size)) && !chat_stop(NULL);
+    return (!t->is_json || cli_answer_add(&t->answer, id, text, size)) && !chat_stop(NULL);
 }
 
 static sl_status write_prompt(const chat_talk *t, const char *message, size_t size, sl_tokens *out, sl_err *err)
@@ -153,8 +128,6 @@ static sl_status feed(chat_talk *t, const sl_tokens *prompt, sl_err *err)
     return status;
 }
 
-static const char *const reasons[] = {"stop", "length", "context", "cancelled"};
-
 static double per(double amount, double seconds)
 {
     return seconds > 0.0 ? amount / seconds : 0.0;
@@ -167,15 +140,7 @@ static sl_status print_json(const chat_talk *t, const sl_draw_result *result, co
     sl_json j;
     sl_json_init(&j, stdout);
     sl_json_object_start(&j);
-    sl_json_key(&j, "text");
-    sl_json_bytes(&j, t->text ? t->text : "", t->n_text);
-    sl_json_key(&j, "tokens");
-    sl_json_array_start(&j);
-    for (size_t i = 0; i < t->n_ids; i++)
-        sl_json_int(&j, t->ids[i]);
-    sl_json_array_end(&j);
-    sl_json_key(&j, "finish_reason");
-    sl_json_string(&j, reasons[result->reason]);
+    cli_answer_json(&j, &t->answer, t->engine, result->reason);
     const struct {
         const char *key;
         uint64_t value;
@@ -229,14 +194,14 @@ static sl_status answer(chat_talk *t, const sl_stats *before, sl_err *err)
     sl_draw_result result = {SL_FINISH_REASON_STOP, 0};
     draw.token = on_token;
     draw.arg = t;
-    t->n_text = t->n_ids = 0;
-    t->has_text = t->out_of_memory = false;
+    cli_answer_clear(&t->answer);
+    t->has_text = false;
     sl_status status = sl_context_generate(t->context, &draw, &result, err);
     if (t->has_text || !t->is_json) {
         fputc('\n', t->text_out);
         fflush(t->text_out);
     }
-    if (status == SL_OK && t->out_of_memory)
+    if (status == SL_OK && t->answer.out_of_memory)
         status = sl_text_error(err, SL_FAILED, "out of memory: answer");
     if (status != SL_OK)
         return status;

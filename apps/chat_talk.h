@@ -3,6 +3,7 @@
 #ifndef SL_CHAT_TALK_H
 #define SL_CHAT_TALK_H
 
+#include "answer.h"
 #include "cli.h"
 
 typedef struct chat_talk {
@@ -17,11 +18,8 @@ typedef struct chat_talk {
     size_t *questions; /* [n_questions] tokens before each that can be taken back */
     size_t n_questions, questions_cap;
     size_t n_asked; /* in this run */
-    char *text; /* the answer at hand, with is_json */
-    size_t n_text, text_cap;
-    int32_t *ids; /* [draw.predict_tokens] */
-    size_t n_ids;
-    bool out_of_memory, has_text;
+    cli_answer answer; /* at hand, with is_json */
+    bool has_text;
 } chat_talk;
 
 /* With engine, store, path, draw (all but token and arg), text_out and the two flags filled in. room_tokens: of the

@@ -210,7 +210,7 @@ bool cli_parse(const sl_args_table *table, int argc, char **argv, sl_args_result
     return false;
 }
 
-static size_t put(sl_arg *out, const sl_arg *options, size_t n)
+size_t cli_put_options(sl_arg *out, const sl_arg *options, size_t n)
 {
     memcpy(out, options, n * sizeof *options);
     return n;
@@ -222,7 +222,7 @@ size_t cli_model_options(cli_machine *m, sl_arg *out)
         {.name = "model", .letter = 'm', .kind = SL_ARG_KIND_STRING, .out = &m->engine.model, .required = true,
          .metavar = "MODEL.gguf", .group = "Input", .help = "model file (GGUF)"},
     };
-    return put(out, options, CLI_MODEL_OPTIONS);
+    return cli_put_options(out, options, CLI_MODEL_OPTIONS);
 }
 
 size_t cli_compute_options(cli_machine *m, sl_arg *out)
@@ -242,7 +242,7 @@ size_t cli_compute_options(cli_machine *m, sl_arg *out)
         {.name = "ring", .kind = SL_ARG_KIND_SIZE, .out = &m->ring, .min = 1, .max = INT64_MAX,
          .help = "memory of the read buffers together", .default_text = "from the budget"},
     };
-    return put(out, options, CLI_COMPUTE_OPTIONS);
+    return cli_put_options(out, options, CLI_COMPUTE_OPTIONS);
 }
 
 size_t cli_io_options(cli_machine *m, sl_arg *out)
@@ -265,7 +265,7 @@ size_t cli_io_options(cli_machine *m, sl_arg *out)
         {.name = "trace", .kind = SL_ARG_KIND_STRING, .out = &m->engine.trace, .metavar = "FILE",
          .help = "write what happened when, in the Chrome trace format (opens in Perfetto)"},
     };
-    return put(out, options, CLI_IO_OPTIONS);
+    return cli_put_options(out, options, CLI_IO_OPTIONS);
 }
 
 size_t cli_long_options(cli_machine *m, sl_arg *out)
@@ -276,7 +276,7 @@ size_t cli_long_options(cli_machine *m, sl_arg *out)
         {.name = "force-context", .kind = SL_ARG_KIND_FLAG, .out = &m->force_context,
          .help = "go on beyond the trained context"},
     };
-    return put(out, options, CLI_LONG_OPTIONS);
+    return cli_put_options(out, options, CLI_LONG_OPTIONS);
 }
 
 size_t cli_output_options(cli_machine *m, sl_arg *out)
@@ -287,7 +287,7 @@ size_t cli_output_options(cli_machine *m, sl_arg *out)
         {.name = "verbose", .letter = 'v', .kind = SL_ARG_KIND_FLAG, .out = &m->verbose,
          .help = "plan, kernels and memory on stderr"},
     };
-    return put(out, options, CLI_OUTPUT_OPTIONS);
+    return cli_put_options(out, options, CLI_OUTPUT_OPTIONS);
 }
 
 size_t cli_machine_table(cli_machine *m, const sl_arg *own, size_t n_own, sl_arg *out)
@@ -295,8 +295,8 @@ size_t cli_machine_table(cli_machine *m, const sl_arg *own, size_t n_own, sl_arg
     const sl_arg file = {.name = "file", .letter = 'f', .kind = SL_ARG_KIND_STRING, .out = &m->file,
                          .metavar = "DOC.txt", .help = "the document; - reads standard input"};
     size_t n = cli_model_options(m, out);
-    n += put(out + n, &file, 1);
-    n += put(out + n, own, n_own);
+    n += cli_put_options(out + n, &file, 1);
+    n += cli_put_options(out + n, own, n_own);
     n += cli_compute_options(m, out + n);
     n += cli_io_options(m, out + n);
     n += cli_long_options(m, out + n);

@@ -46,6 +46,7 @@ size_t cli_compute_options(cli_machine *m, sl_arg *out); /* ram, kv, threads, wi
 size_t cli_io_options(cli_machine *m, sl_arg *out); /* kv-dir, allow-ram-dir, io, io-probe, read-rate, trace */
 size_t cli_long_options(cli_machine *m, sl_arg *out);    /* rope-scale, force-context */
 size_t cli_output_options(cli_machine *m, sl_arg *out);  /* json, verbose */
+size_t cli_put_options(sl_arg *out, const sl_arg *options, size_t n); /* a subcommand's own ones: copies, returns n */
 
 enum {
     CLI_MACHINE_OPTIONS =

@@ -5,12 +5,13 @@
 
 #include "chat_lines.h"
 #include "chat_talk.h"
+#include "draw_options.h"
 
 typedef struct chat_options {
     cli_machine machine;
     const char *store;
-    int64_t n_predict, room, seed, top_k, drafts;
-    double temp, top_p, min_p;
+    cli_draw draw;
+    int64_t n_predict, room, drafts;
 } chat_options;
 
 typedef struct chat_state {
@@ -28,19 +29,13 @@ typedef struct chat_state {
 
 enum {
     FIRST_OPTIONS = 1,
-    OWN_OPTIONS = 8,
+    OWN_OPTIONS = 3,
     LEAST_PREDICT = 1,
     TOKEN_BYTES = 16, /* of text, at most as texts go: what is longer finds no room */
     MOST_MESSAGE_BYTES = 256 << 10 /* what is longer is a document */
 };
 
 /* --------------------------------------------------------------------------------------------------------- options */
-
-static size_t put(sl_arg *out, const sl_arg *options, size_t n)
-{
-    memcpy(out, options, n * sizeof *options);
-    return n;
-}
 
 static size_t fill_options(chat_options *o, sl_arg *out)
 {
@@ -54,22 +49,13 @@ static size_t fill_options(chat_options *o, sl_arg *out)
          .default_text = "what the trained context leaves, at most 16K"},
         {.name = "predict", .letter = 'n', .kind = SL_ARG_KIND_INT, .out = &o->n_predict, .min = LEAST_PREDICT,
          .max = 1 << 24, .help = "most tokens of an answer", .default_text = "512"},
-        {.name = "temp", .kind = SL_ARG_KIND_FLOAT, .out = &o->temp, .low = 0, .high = 1000,
-         .help = "temperature; 0 takes the likeliest token", .default_text = "0"},
-        {.name = "top-k", .kind = SL_ARG_KIND_INT, .out = &o->top_k, .min = 0, .max = 1 << 24,
-         .help = "keep the k likeliest tokens; 0 keeps all", .default_text = "0"},
-        {.name = "top-p", .kind = SL_ARG_KIND_FLOAT, .out = &o->top_p, .low = 1e-6, .high = 1,
-         .help = "keep the likeliest tokens up to this share", .default_text = "1"},
-        {.name = "min-p", .kind = SL_ARG_KIND_FLOAT, .out = &o->min_p, .low = 0, .high = 1,
-         .help = "keep tokens at least this likely, the likeliest being 1", .default_text = "0"},
-        {.name = "seed", .kind = SL_ARG_KIND_INT, .out = &o->seed, .min = 0, .max = INT64_MAX,
-         .help = "of the random numbers", .default_text = "1"},
         {.name = "draft", .kind = SL_ARG_KIND_INT, .out = &o->drafts, .min = 0, .max = 255,
          .help = "drafted tokens verified per pass; never changes the text", .default_text = "15"},
     };
     size_t n = cli_model_options(&o->machine, out);
-    n += put(out + n, first, FIRST_OPTIONS);
-    n += put(out + n, own, OWN_OPTIONS);
+    n += cli_put_options(out + n, first, FIRST_OPTIONS);
+    n += cli_put_options(out + n, own, OWN_OPTIONS);
+    n += cli_draw_options(&o->draw, out + n);
     n += cli_compute_options(&o->machine, out + n);
     n += cli_io_options(&o->machine, out + n);
     n += cli_long_options(&o->machine, out + n);
@@ -78,8 +64,8 @@ static size_t fill_options(chat_options *o, sl_arg *out)
 
 static bool parse(chat_options *o, int argc, char **argv, int *exit_code, sl_err *err)
 {
-    *o = (chat_options){.n_predict = 512, .seed = 1, .drafts = 15, .top_p = 1.0};
-    sl_arg options[FIRST_OPTIONS + OWN_OPTIONS + CLI_MACHINE_OPTIONS];
+    *o = (chat_options){.n_predict = 512, .drafts = 15};
+    sl_arg options[FIRST_OPTIONS + OWN_OPTIONS + CLI_DRAW_OPTIONS + CLI_MACHINE_OPTIONS];
     const sl_args_table table = {
         .usage = "sluice chat -m MODEL.gguf [-c BOOK.kv] [options]",
         .about = "Holds a conversation in the model's chat template. Ctrl-C stops an answer, /help tells the commands. "
@@ -89,7 +75,10 @@ static bool parse(chat_options *o, int argc, char **argv, int *exit_code, sl_err
         .n_options = fill_options(o, options),
     };
     sl_args_result result;
-    return cli_parse(&table, argc, argv, &result, exit_code, err);
+    if (!cli_parse(&table, argc, argv, &result, exit_code, err))
+        return false;
+    *exit_code = (int)cli_draw_check(&o->draw, err);
+    return *exit_code == (int)SL_OK;
 }
 
 /* -------------------------------------------------------------------------------------------------------- messages */
@@ -283,14 +272,14 @@ static sl_status start(chat_state *s, sl_err *err)
         .engine = s->engine,
         .store = s->store,
         .path = s->o.store,
-        .draw = {.temp = (float)s->o.temp, .top_k = (uint32_t)s->o.top_k, .top_p = (float)s->o.top_p,
-                 .min_p = (float)s->o.min_p, .seed = (uint64_t)s->o.seed, .predict_tokens = (size_t)s->o.n_predict,
-                 .max_drafts = (size_t)s->o.drafts},
+        .draw = {.predict_tokens = (size_t)s->o.n_predict, .max_drafts = (size_t)s->o.drafts},
         .text_out = out,
         .is_json = machine->json,
         .is_terminal = chat_lines_is_terminal(s->lines),
     };
-    status = chat_talk_start(&s->talk, machine, (size_t)s->o.room, err);
+    status = cli_draw_start(&s->o.draw, s->engine, &s->talk.draw, err);
+    if (status == SL_OK)
+        status = chat_talk_start(&s->talk, machine, (size_t)s->o.room, err);
     if (status != SL_OK)
         return status;
     s->most_bytes = chat_talk_room(&s->talk) * TOKEN_BYTES;

@@ -4,10 +4,11 @@
 
 #include "run.h"
 
-enum { OWN_OPTIONS = 11 };
+enum { OWN_OPTIONS = 7, ALL_OWN_OPTIONS = OWN_OPTIONS + CLI_DRAW_OPTIONS };
 
 static size_t fill_options(run_options *o, sl_arg *out)
 {
+    sl_arg all[ALL_OWN_OPTIONS];
     const sl_arg own[OWN_OPTIONS] = {
         {.name = "context", .letter = 'c', .kind = SL_ARG_KIND_STRING, .out = &o->store, .metavar = "BOOK.kv",
          .help = "a context file in place of the document (sluice prefill); stays as it is without --append"},
@@ -19,26 +20,20 @@ static size_t fill_options(run_options *o, sl_arg *out)
          .help = "question and answer become part of the context file; Ctrl-C keeps what was answered"},
         {.name = "predict", .letter = 'n', .kind = SL_ARG_KIND_INT, .out = &o->n_predict, .min = 0, .max = 1 << 24,
          .group = "Answer", .help = "most tokens to generate", .default_text = "128"},
-        {.name = "temp", .kind = SL_ARG_KIND_FLOAT, .out = &o->temp, .low = 0, .high = 1000,
-         .help = "temperature; 0 takes the likeliest token", .default_text = "0"},
-        {.name = "top-k", .kind = SL_ARG_KIND_INT, .out = &o->top_k, .min = 0, .max = 1 << 24,
-         .help = "keep the k likeliest tokens; 0 keeps all", .default_text = "0"},
-        {.name = "top-p", .kind = SL_ARG_KIND_FLOAT, .out = &o->top_p, .low = 1e-6, .high = 1,
-         .help = "keep the likeliest tokens up to this share", .default_text = "1"},
-        {.name = "min-p", .kind = SL_ARG_KIND_FLOAT, .out = &o->min_p, .low = 0, .high = 1,
-         .help = "keep tokens at least this likely, the likeliest being 1", .default_text = "0"},
-        {.name = "seed", .kind = SL_ARG_KIND_INT, .out = &o->seed, .min = 0, .max = INT64_MAX,
-         .help = "of the random numbers", .default_text = "1"},
         {.name = "draft", .kind = SL_ARG_KIND_INT, .out = &o->drafts, .min = 0, .max = 255,
          .help = "drafted tokens verified per pass; never changes the text", .default_text = "15"},
+        {.name = "logprobs", .kind = SL_ARG_KIND_INT, .out = &o->logprobs, .given = &o->has_logprobs, .min = 0,
+         .max = SL_LOGPROBS_MAX, .help = "log-probability of each token and of the N best, by the raw logits"},
     };
-    return cli_machine_table(&o->machine, own, OWN_OPTIONS, out);
+    size_t n = cli_put_options(all, own, OWN_OPTIONS);
+    n += cli_draw_options(&o->draw, all + n);
+    return cli_machine_table(&o->machine, all, n, out);
 }
 
 static bool parse(run_options *o, int argc, char **argv, int *exit_code, sl_err *err)
 {
-    *o = (run_options){.n_predict = 128, .seed = 1, .drafts = 15, .top_p = 1.0};
-    sl_arg options[OWN_OPTIONS + CLI_MACHINE_OPTIONS];
+    *o = (run_options){.n_predict = 128, .drafts = 15};
+    sl_arg options[ALL_OWN_OPTIONS + CLI_MACHINE_OPTIONS];
     const sl_args_table table = {
         .usage = "sluice run -m MODEL.gguf [-f DOC.txt | -c BOOK.kv] -p \"question\" [options]",
         .about = "Reads a document into a KV cache on flash, or takes it from a context file that holds it, and "
@@ -60,40 +55,26 @@ static bool parse(run_options *o, int argc, char **argv, int *exit_code, sl_err 
         text = "--append needs a context file to append to (-c)";
     else if (!o->machine.file && !o->question && !o->store)
         text = "nothing to read: give a document (-f), a context (-c) or a question (-p)";
-    *exit_code = text ? (int)sl_text_error(err, SL_USAGE, "%s", text) : (int)SL_OK;
-    return text == NULL;
+    *exit_code = (int)(text ? sl_text_error(err, SL_USAGE, "%s", text) : cli_draw_check(&o->draw, err));
+    return *exit_code == (int)SL_OK;
 }
 
 /* ----------------------------------------------------------------------------------------------------- the work */
 
-static bool keep(run_state *r, int32_t id, const char *text, size_t size)
-{
-    if (id >= 0)
-        r->ids[r->n_ids++] = id;
-    if (r->n_text + size > r->text_cap) {
-        size_t cap = 2 * r->text_cap + size + 256;
-        char *grown = realloc(r->text, cap);
-        if (!grown) {
-            r->out_of_memory = true;
-            return false;
-        }
-        r->text = grown;
-        r->text_cap = cap;
-    }
-    if (size > 0)
-        memcpy(r->text + r->n_text, text, size);
-    r->n_text += size;
-    return true;
-}
-
 static bool on_token(void *arg, int32_t id, const char *text, size_t size)
 {
     run_state *r = arg;
-    if (r->n_ids == 0)
+    if (r->answer.n_ids == 0)
         r->first_token_s = cli_seconds() - r->start_s;
     fwrite(text, 1, size, r->text_out);
     fflush(r->text_out);
-    return keep(r, id, text, size) && !cli_interrupted(NULL);
+    return cli_answer_add(&r->answer, id, text, size) && !cli_interrupted(NULL);
+}
+
+static void on_logprobs(void *arg, const sl_token_logprobs *token)
+{
+    run_state *r = arg;
+    cli_answer_add_logprobs(&r->answer, token);
 }
 
 static sl_status read_prompt(run_state *r, sl_err *err)
@@ -138,22 +119,16 @@ static sl_status make_context(run_state *r, sl_err *err)
 
 static sl_status answer(run_state *r, sl_draw_result *result, sl_err *err)
 {
-    const sl_draw_options options = {
-        .temp = (float)r->o.temp,
-        .top_k = (uint32_t)r->o.top_k,
-        .top_p = (float)r->o.top_p,
-        .min_p = (float)r->o.min_p,
-        .seed = (uint64_t)r->o.seed,
-        .predict_tokens = (size_t)r->o.n_predict,
-        .max_drafts = (size_t)r->o.drafts,
-        .token = on_token,
-        .arg = r,
-    };
-    r->ids = calloc((size_t)r->o.n_predict + 1, sizeof *r->ids);
-    if (!r->ids)
-        return sl_text_error(err, SL_FAILED, "out of memory: answer");
+    sl_draw_options options = r->draw;
+    options.predict_tokens = (size_t)r->o.n_predict;
+    options.max_drafts = (size_t)r->o.drafts;
+    options.token = on_token;
+    options.arg = r;
+    options.n_logprobs = (size_t)r->o.logprobs;
+    options.logprobs = r->o.has_logprobs ? on_logprobs : NULL;
+    r->answer.has_logprobs = r->o.has_logprobs;
     sl_status status = sl_context_generate(r->context, &options, result, err);
-    if (status == SL_OK && r->out_of_memory)
+    if (status == SL_OK && r->answer.out_of_memory)
         status = sl_text_error(err, SL_FAILED, "out of memory: answer");
     return status;
 }
@@ -168,6 +143,8 @@ static sl_status start(run_state *r, sl_err *err)
         status = cli_read_document(m->file, &m->engine, &r->document, &r->document_bytes, err);
     if (status == SL_OK)
         status = cli_open(&r->c, &m->engine, &r->engine, err);
+    if (status == SL_OK)
+        status = cli_draw_start(&r->o.draw, r->engine, &r->draw, err);
     if (status == SL_OK && r->o.store)
         status = run_open_store(r, err);
     if (status == SL_OK)
@@ -193,8 +170,10 @@ static sl_status work(run_state *r, sl_err *err)
         return m->json && run_print_json(r, &result, NULL) != SL_OK ? SL_FAILED : status;
     if (status != SL_OK)
         return status;
-    if (r->n_text > 0 && r->text[r->n_text - 1] != '\n')
+    if (r->answer.n_text > 0 && r->answer.text[r->answer.n_text - 1] != '\n')
         fputc('\n', r->text_out);
+    if (r->o.has_logprobs && !m->json)
+        cli_answer_print_logprobs(&r->answer, r->engine);
     if (m->json)
         status = run_print_json(r, &result, err);
     else
@@ -220,8 +199,7 @@ int cmd_run(int argc, char **argv, sl_err *err)
     if (r.o.append && !r.is_kept)
         run_put_back(&r);
     free(r.document);
-    free(r.text);
-    free(r.ids);
+    cli_answer_free(&r.answer);
     sl_context_destroy(r.context);
     sl_store_close(r.store);
     if (r.engine)

@@ -3,14 +3,16 @@
 #ifndef SL_RUN_H
 #define SL_RUN_H
 
+#include "answer.h"
 #include "cli.h"
+#include "draw_options.h"
 
 typedef struct run_options {
     cli_machine machine;
     const char *question, *store;
-    int64_t n_predict, seed, top_k, drafts;
-    double temp, top_p, min_p;
-    bool chat, append;
+    cli_draw draw;
+    int64_t n_predict, drafts, logprobs;
+    bool chat, append, has_logprobs;
 } run_options;
 
 typedef struct run_state {
@@ -23,21 +25,12 @@ typedef struct run_state {
     size_t document_bytes;
     sl_tokens prompt;
     FILE *text_out; /* stdout; stderr with --json */
-    char *text;     /* the answer, with --json */
-    size_t n_text, text_cap;
-    int32_t *ids;
-    size_t n_ids;
-    bool out_of_memory;
+    sl_draw_options draw; /* what the sampling options say */
+    cli_answer answer;
     double start_s, first_token_s; /* of the clock; from then to the first token, 0: there was none */
     bool was_finished;             /* the context file, before anything was appended */
     bool is_keeping, is_kept;      /* what was read and answered is being put into it; is in it */
 } run_state;
-
-static inline const char *run_reason(sl_finish_reason reason)
-{
-    static const char *const names[] = {"stop", "length", "context", "cancelled"};
-    return names[reason];
-}
 
 /* run_append.c. Opens the context file: as it is, or for one writer. */
 sl_status run_open_store(run_state *r, sl_err *err);

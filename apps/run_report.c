@@ -98,15 +98,7 @@ sl_status run_print_json(run_state *r, const sl_draw_result *result, sl_err *err
     sl_json j;
     sl_json_init(&j, stdout);
     sl_json_object_start(&j);
-    sl_json_key(&j, "text");
-    sl_json_bytes(&j, r->text ? r->text : "", r->n_text);
-    sl_json_key(&j, "tokens");
-    sl_json_array_start(&j);
-    for (size_t i = 0; i < r->n_ids; i++)
-        sl_json_int(&j, r->ids[i]);
-    sl_json_array_end(&j);
-    sl_json_key(&j, "finish_reason");
-    sl_json_string(&j, run_reason(result->reason));
+    cli_answer_json(&j, &r->answer, r->engine, result->reason);
     print_counts(&j, r, &s);
     print_measures(&j, r, &s);
     json_text(&j, "io_mode", s.io_mode);
@@ -151,7 +143,7 @@ void run_print_table(run_state *r, const sl_draw_result *result)
             sl_text_format_time(s.prefill_s, a), per((double)s.prompt_tokens, s.prefill_s), s.n_windows,
             plan.window_tokens);
     fprintf(stderr, "  answer      %zu tokens in %s (%s): %.2f accepted tokens/s\n", s.n_tokens,
-            sl_text_format_time(s.decode_s, a), run_reason(result->reason), per((double)s.n_tokens, s.decode_s));
+            sl_text_format_time(s.decode_s, a), cli_finish_reason(result->reason), per((double)s.n_tokens, s.decode_s));
     if (r->first_token_s > 0.0)
         fprintf(stderr, "  first token %s after the start\n", sl_text_format_time(r->first_token_s, a));
     fprintf(stderr, "  bursts      %zu passes, %zu verified rows (%.1f rows/s), %zu of %zu drafts kept, %.2f tokens a "

@@ -266,6 +266,10 @@ typedef struct sl_draw_result {
     size_t n_tokens; /* drawn, an end token included */
 } sl_draw_result;
 
+/* SL_USAGE names what sl_context_generate would refuse of these options with this model; predict_tokens and max_drafts
+ * are a context's business. */
+sl_status sl_engine_check_draw(const sl_engine *engine, const sl_draw_options *options, sl_err *err);
+
 /* After a feed (or a settle). Without talk or keep once. A cancelled answer is no error: what was drawn is part of the
  * context. With talk after an error, too, and the next call is a feed. */
 sl_status sl_context_generate(sl_context *context, const sl_draw_options *options, sl_draw_result *out, sl_err *err);

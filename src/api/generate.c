@@ -159,6 +159,16 @@ static sl_status generate(emitter *e, sl_context *context, sl_generate_result *r
     return SL_OK;
 }
 
+sl_status sl_engine_check_draw(const sl_engine *engine, const sl_draw_options *options, sl_err *err)
+{
+    if (options->n_logprobs > SL_LOGPROBS_MAX)
+        return sl_err_set(err, SL_USAGE, "log-probabilities of the %zu best, expected at most %d", options->n_logprobs,
+                          SL_LOGPROBS_MAX);
+    const sl_sampling sampling = sampling_of(options);
+    sl_status status = sl_sampling_check(&sampling, sl_tok_n_tokens(engine->tok), err);
+    return status == SL_OK ? sl_stops_check(options->stops, options->n_stops, err) : status;
+}
+
 static sl_status check_options(const sl_context *context, const sl_draw_options *options, sl_err *err)
 {
     if (options->max_drafts > context->options.max_drafts ||
@@ -166,11 +176,7 @@ static sl_status check_options(const sl_context *context, const sl_draw_options 
         return sl_err_set(err, SL_USAGE, "generate: %zu drafts, %zu tokens, planned were at most %zu and %zu",
                           options->max_drafts, options->predict_tokens, context->options.max_drafts,
                           context->options.predict_tokens);
-    if (options->n_logprobs > SL_LOGPROBS_MAX)
-        return sl_err_set(err, SL_USAGE, "generate: log-probabilities of the %zu best, expected at most %d",
-                          options->n_logprobs, SL_LOGPROBS_MAX);
-    const sl_sampling sampling = sampling_of(options);
-    return sl_sampling_check(&sampling, context->engine->hp.n_vocab, err);
+    return sl_engine_check_draw(context->engine, options, err);
 }
 
 sl_status sl_context_generate(sl_context *context, const sl_draw_options *options, sl_draw_result *out, sl_err *err)

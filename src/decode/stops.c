@@ -42,6 +42,12 @@ static sl_status check(const char *const *texts, size_t n, size_t *n_bytes, sl_e
     return SL_OK;
 }
 
+sl_status sl_stops_check(const char *const *texts, size_t n, sl_err *err)
+{
+    size_t n_bytes = 0;
+    return check(texts, n, &n_bytes, err);
+}
+
 /* How many bytes agree when the next one is `byte`. */
 static size_t advance(const stop *s, size_t agreed, char byte)
 {

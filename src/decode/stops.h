@@ -12,7 +12,9 @@ enum { SL_STOPS_BYTES = 4096, SL_STOPS_MAX = 256 };
 
 typedef struct sl_stops sl_stops;
 
-/* texts [n], terminated, borrowed until destroy. SL_USAGE names the one that is refused, counting from 1. */
+/* SL_USAGE names the one that is refused, counting from 1. */
+sl_status sl_stops_check(const char *const *texts, size_t n, sl_err *err) SL_CHECK;
+/* texts [n], terminated, borrowed until destroy. */
 sl_status sl_stops_create(const char *const *texts, size_t n, sl_budget *budget, sl_stops **out, sl_err *err) SL_CHECK;
 void sl_stops_destroy(sl_stops *stops);
 uint64_t sl_stops_bytes(void); /* at most; for the plan */
