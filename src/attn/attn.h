@@ -9,6 +9,7 @@
 #define SL_ATTN_H
 
 #include "attn/hot.h"
+#include "attn/tree.h"
 #include "base/mem.h"
 #include "base/thread.h"
 #include "base/trace.h"
@@ -24,6 +25,7 @@ typedef struct sl_attn_options {
     sl_geom geom;              /* its layer table is borrowed */
     uint32_t n_heads;          /* query heads of every layer: a multiple of each layer's KV heads */
     size_t max_rows;
+    bool trees;    /* rows may be a tree's, at most SL_TREE_MAX_ROWS */
     float scale;   /* of the scores; 0: 1 / sqrt(head_dim) */
     float softcap; /* 0: none */
     sl_trace *trace; /* borrowed; NULL: none */
@@ -36,17 +38,18 @@ void sl_attn_destroy(sl_attn *attn);
 /* Bytes that sl_attn_create takes for max_rows. For the plan. */
 uint64_t sl_attn_bytes(const sl_attn_options *options);
 
-/* Rows at consecutive positions. */
+/* Rows at consecutive positions, or a tree's. */
 typedef struct sl_attn_rows {
     uint32_t layer;
     uint64_t first_pos;
     size_t n_rows;
+    const sl_tree *tree; /* NULL: consecutive */
     const float *q; /* [n_rows][n_heads][head_dim] at q_stride floats a row, RoPE applied */
     size_t q_stride;
     float *out; /* likewise; may be q */
     size_t out_stride;
-    /* Tile groups from the one that holds first_pos on: the tail's tokens and the rows' own, all of them in place.
-     * 64-byte aligned. */
+    /* Tile groups from the one that holds first_pos on: the tail's tokens and the rows' own, the i-th row's at lane
+     * first_pos % 64 + i, in a tree too. 64-byte aligned. */
     const uint8_t *own_groups;
     bool is_burst; /* rows behind the first are drafts */
     bool (*stop)(void *arg); /* asked before each part; NULL: never. true ends with SL_CANCELLED */

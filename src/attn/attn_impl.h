@@ -12,12 +12,12 @@ enum {
 
 struct sl_attn {
     sl_attn_options options;
-    size_t qblock_bytes, state_bytes, scratch_bytes; /* the largest over the layers */
+    size_t qblock_bytes, state_bytes, scratch_bytes, group_bytes; /* the largest over the layers */
     size_t map_bytes;
     /* [max_blocks] query blocks, then as many segment states, totals, then [spare_blocks] segment states of a split
-     * pass's further segments, then scratch for each worker */
+     * pass's further segments, then scratch for each worker, then the tiles of a tree's branches */
     uint8_t *map;
-    uint8_t *qblocks, *segments, *totals, *spare, *scratch;
+    uint8_t *qblocks, *segments, *totals, *spare, *scratch, *branch_tiles;
     size_t max_blocks, spare_blocks;
 
     /* the layer being computed */

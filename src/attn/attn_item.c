@@ -21,13 +21,15 @@ static void measure(const sl_attn_options *options, sl_attn *attn)
         attn->max_blocks = max_size(attn->max_blocks, blocks);
         attn->qblock_bytes = max_size(attn->qblock_bytes, sl_qblock_bytes(options->geom.type, layer->head_dim));
         attn->state_bytes = max_size(attn->state_bytes, sl_state_bytes(layer->head_dim));
+        attn->group_bytes = max_size(attn->group_bytes, sl_geom_group_bytes(&options->geom, i));
         attn->scratch_bytes = max_size(attn->scratch_bytes, sl_tile_scratch_bytes(options->geom.type, layer->head_dim));
     }
     attn->scratch_bytes = (attn->scratch_bytes + 63) & ~(size_t)63;
     size_t threads = sl_pool_threads(options->pool);
     attn->spare_blocks = threads > 1 ? 4 * threads : 0;
     attn->map_bytes = attn->max_blocks * (attn->qblock_bytes + 2 * attn->state_bytes) +
-                      attn->spare_blocks * attn->state_bytes + threads * attn->scratch_bytes;
+                      attn->spare_blocks * attn->state_bytes + threads * attn->scratch_bytes +
+                      (options->trees ? sl_tree_max_tiles(options->max_rows) * attn->group_bytes : 0);
 }
 
 uint64_t sl_attn_bytes(const sl_attn_options *options)
@@ -55,6 +57,7 @@ sl_status sl_attn_create(const sl_attn_options *options, sl_attn **out, sl_err *
     attn->totals = attn->segments + attn->max_blocks * attn->state_bytes;
     attn->spare = attn->totals + attn->max_blocks * attn->state_bytes;
     attn->scratch = attn->spare + attn->spare_blocks * attn->state_bytes;
+    attn->branch_tiles = attn->scratch + sl_pool_threads(options->pool) * attn->scratch_bytes;
     *out = attn;
     return SL_OK;
 }

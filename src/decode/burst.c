@@ -135,7 +135,7 @@ static sl_status run_burst(burst *b, bool *go_on, sl_err *err)
     if (status == SL_OK)
         status = verify_rows(b, n_rows, &n_kept, go_on, err);
     if (status == SL_OK)
-        status = sl_graph_accept(s->graph, s->kv, n_kept, err);
+        status = sl_graph_accept(s->graph, s->kv, NULL, n_kept, err);
     if (status != SL_OK)
         return status;
     s->n_stored += n_kept;

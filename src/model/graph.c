@@ -4,6 +4,7 @@
 
 #include "base/fpenv.h"
 #include "kernel/math64.h"
+#include "kernel/tile_key.h"
 #include "model/graph_impl.h"
 
 enum { CHUNK_ROWS = 128 }; /* rows whose projections are computed together: bounds the scratch */
@@ -29,6 +30,7 @@ static sl_attn_options attn_options(const sl_graph_options *options)
         .geom = options->geom,
         .n_heads = options->weights->hp.n_heads,
         .max_rows = options->max_rows,
+        .trees = options->trees,
         .scale = options->weights->hp.attn_scale,
         .trace = options->trace,
         .hot = options->hot,
@@ -131,7 +133,7 @@ static void start_row(sl_graph *graph, size_t row)
     sl_weight_row(embedding->type, embedding->packed, embedding->n_out, embedding->n_in,
                   (size_t)graph->rows->ids[index], sl_graph_x_row(graph, row));
     double factor = graph->options.rope_factor > 0.0 ? graph->options.rope_factor : graph->hp.rope_factor;
-    double pos = (double)(graph->first_pos + index) / factor;
+    double pos = (double)sl_graph_pos(graph, index) / factor;
     for (size_t i = 0; i < pairs; i++) {
         double s, c;
         sl_sincos64(pos * graph->freq[i], &s, &c);
@@ -160,6 +162,10 @@ sl_status sl_graph_pass(sl_graph *graph, sl_kv *kv, const sl_graph_rows *rows, s
     graph->rows = rows;
     graph->n_rows = rows->n_rows;
     graph->first_pos = rows->first_pos;
+    graph->is_tree = rows->parents != NULL;
+    assert(!graph->is_tree || graph->options.trees);
+    if (graph->is_tree)
+        sl_tree_init(&graph->tree, rows->parents, rows->n_rows, rows->first_pos);
     double start_s = sl_trace_now(graph->options.trace);
     graph->first = graph->n = 0;
     while (sl_graph_next_chunk(graph, rows->n_rows))
@@ -190,15 +196,34 @@ sl_status sl_graph_logits(sl_graph *graph, size_t first, size_t n, float *out, s
     sl_graph_multiply(graph, graph->tmp, graph->wide, n, &logits, 1);
     for (size_t i = 0; i < n; i++)
         if (!graph->options.kernels->finite(out + i * graph->hp.n_vocab, graph->hp.n_vocab))
-            return sl_err_set(err, SL_FAILED, "logits are not finite: position %" PRIu64, graph->first_pos + first + i);
+            return sl_err_set(err, SL_FAILED, "logits are not finite: position %" PRIu64, sl_graph_pos(graph, first + i));
     return SL_OK;
 }
 
-sl_status sl_graph_accept(sl_graph *graph, sl_kv *kv, size_t n, sl_err *err)
+/* The path's rows of a layer, moved to the first lanes. In order: none is overwritten before it has moved. */
+static void gather(sl_graph *graph, uint32_t layer, const int32_t *path, size_t n)
+{
+    const sl_geom *geom = &graph->options.geom;
+    const sl_kv_layer *shape = &geom->layers[layer];
+    size_t group_bytes = sl_geom_group_bytes(geom, layer), first = (size_t)(graph->first_pos % SL_TILE);
+    size_t tile_bytes = sl_tile_bytes(geom->type, shape->head_dim);
+    uint8_t *own = sl_graph_own(graph, layer);
+    for (size_t i = 0; i < n; i++) {
+        size_t to = first + i, from = first + (size_t)path[i];
+        for (size_t h = 0; from != to && h < shape->n_kv_heads; h++)
+            sl_tile_key_copy(geom->type, shape->head_dim, own + to / SL_TILE * group_bytes + h * tile_bytes,
+                             to % SL_TILE, own + from / SL_TILE * group_bytes + h * tile_bytes, from % SL_TILE);
+    }
+}
+
+sl_status sl_graph_accept(sl_graph *graph, sl_kv *kv, const int32_t *path, size_t n, sl_err *err)
 {
     assert(graph->options.staged && n <= graph->n_rows);
     sl_status status = SL_OK;
-    for (uint32_t layer = 0; status == SL_OK && layer < graph->hp.n_layers; layer++)
+    for (uint32_t layer = 0; status == SL_OK && layer < graph->hp.n_layers; layer++) {
+        if (path)
+            gather(graph, layer, path, n);
         status = sl_graph_append(graph, kv, layer, n, err);
+    }
     return status;
 }

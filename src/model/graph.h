@@ -19,6 +19,7 @@ typedef struct sl_graph_options {
     sl_geom geom;
     size_t max_rows;
     bool staged;
+    bool trees;         /* rows may be a tree's, at most SL_TREE_MAX_ROWS */
     double rope_factor; /* linear position scaling; 0: the model's own */
     sl_trace *trace;    /* NULL: none */
     /* NULL: attention over the pass's store, which takes the rows' K and V. Else this gives a layer's attention output;
@@ -40,6 +41,8 @@ uint64_t sl_graph_bytes(const sl_graph_options *options);
 
 typedef struct sl_graph_rows {
     const int32_t *ids; /* [n_rows], each in [0, n_vocab) */
+    /* [n_rows] rows before them, in the order of attn/tree.h: position = first_pos + depth. NULL: consecutive */
+    const int32_t *parents;
     size_t n_rows;
     uint64_t first_pos; /* = tokens in the store */
     bool will_follow;   /* another pass will come: the reader may run ahead */
@@ -55,7 +58,8 @@ sl_status sl_graph_pass(sl_graph *graph, sl_kv *kv, const sl_graph_rows *rows, s
 enum { SL_GRAPH_LOGIT_ROWS = 8 };
 sl_status sl_graph_logits(sl_graph *graph, size_t first, size_t n, float *out, sl_err *err) SL_CHECK;
 
-/* Staged graphs: appends the first n rows of the last pass to every layer; the others are forgotten. */
-sl_status sl_graph_accept(sl_graph *graph, sl_kv *kv, size_t n, sl_err *err) SL_CHECK;
+/* Staged graphs: appends n rows of the last pass to every layer; the others are forgotten. path [n]: a way from row 0
+ * down the tree; NULL: the first n rows. Once a pass. */
+sl_status sl_graph_accept(sl_graph *graph, sl_kv *kv, const int32_t *path, size_t n, sl_err *err) SL_CHECK;
 
 #endif

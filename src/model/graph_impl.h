@@ -32,7 +32,15 @@ struct sl_graph {
     uint64_t first_pos;
     uint32_t layer;
     size_t n_rows, first, n; /* of the last pass; the chunk */
+    bool is_tree;
+    sl_tree tree;
 };
+
+/* Row `index` of the pass. */
+static inline uint64_t sl_graph_pos(const sl_graph *graph, size_t index)
+{
+    return graph->first_pos + (graph->is_tree ? graph->tree.depth[index] : index);
+}
 
 static inline float *sl_graph_x_row(const sl_graph *graph, size_t row)
 {

@@ -86,7 +86,7 @@ static sl_status check_rows(const sl_graph *graph, const char *what, sl_err *err
         if (graph->bad[i])
             return sl_err_set(err, SL_FAILED,
                               "%s is not finite or beyond the stored type: layer %" PRIu32 ", position %" PRIu64, what,
-                              graph->layer, graph->first_pos + graph->first + i);
+                              graph->layer, sl_graph_pos(graph, graph->first + i));
     return SL_OK;
 }
 
@@ -150,6 +150,7 @@ static sl_status attend(sl_graph *graph, sl_kv *kv, const uint8_t *own, sl_err *
         .layer = graph->layer,
         .first_pos = graph->first_pos,
         .n_rows = graph->n_rows,
+        .tree = graph->is_tree ? &graph->tree : NULL,
         .q = graph->q,
         .q_stride = graph->q_dim,
         .out = graph->q,
