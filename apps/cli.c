@@ -147,6 +147,14 @@ sl_status cli_read_document(const char *path, const cli_engine_options *options,
     return cli_read_text(path, limit > least ? limit : least, out, out_bytes, err);
 }
 
+char *cli_folder_of(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    if (!slash)
+        return strdup(".");
+    return slash == path ? strdup("/") : strndup(path, (size_t)(slash - path));
+}
+
 sl_status cli_expect_other_file(const char *option, const char *output, const char *input, sl_err *err)
 {
     struct stat out, in;

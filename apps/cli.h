@@ -97,6 +97,9 @@ sl_status cli_read_text(const char *path, uint64_t limit, char **out, size_t *ou
 sl_status cli_read_document(const char *path, const cli_engine_options *options, char **out, size_t *out_bytes,
                             sl_err *err);
 
+/* The folder that a path's last name lies in; owned by caller; NULL: no memory. */
+char *cli_folder_of(const char *path);
+
 /* What is written must not take the place of what is read: SL_USAGE when `output` (NULL: none) and `input` are one
  * file. `option` names the output. */
 sl_status cli_expect_other_output(const char *trace, sl_err *err); /* SL_USAGE: the trace would mix with the results */

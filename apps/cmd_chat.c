@@ -122,6 +122,8 @@ static chat_line read_message(chat_state *s)
         chat_line got = chat_lines_next(s->lines, is_first ? "> " : ". ", &line, &size);
         if (got == CHAT_LINE_CANCELLED || (got == CHAT_LINE_END && (is_first || chat_stop_is_final())))
             return got;
+        if (got == CHAT_LINE_END) /* behind a backslash: nothing goes on */
+            break;
         goes_on = got == CHAT_LINE_TEXT && take_backslash(line, &size);
         fits = fits && got != CHAT_LINE_TOO_LONG && add_line(s, line, size, is_first);
     }

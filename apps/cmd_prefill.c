@@ -28,12 +28,6 @@ typedef struct prefill_state {
     char note[96]; /* of the progress */
 } prefill_state;
 
-static size_t put(sl_arg *out, const sl_arg *options, size_t n)
-{
-    memcpy(out, options, n * sizeof *options);
-    return n;
-}
-
 static size_t fill_options(prefill_options *o, sl_arg *out)
 {
     const sl_arg first[FIRST_OPTIONS] = {
@@ -60,8 +54,8 @@ static size_t fill_options(prefill_options *o, sl_arg *out)
          .help = "size of the drive in terabytes: says how many times what is written fills it"},
     };
     size_t n = cli_model_options(&o->machine, out);
-    n += put(out + n, first, FIRST_OPTIONS);
-    n += put(out + n, own, OWN_OPTIONS);
+    n += cli_put_options(out + n, first, FIRST_OPTIONS);
+    n += cli_put_options(out + n, own, OWN_OPTIONS);
     n += cli_compute_options(&o->machine, out + n);
     n += cli_io_options(&o->machine, out + n);
     n += cli_long_options(&o->machine, out + n);
@@ -256,14 +250,6 @@ static sl_status print_result(const prefill_state *p, const sl_stats *s, sl_err 
 
 /* ----------------------------------------------------------------------------------------------------- the work */
 
-static char *folder_of(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-    if (!slash)
-        return strdup(".");
-    return slash == path ? strdup("/") : strndup(path, (size_t)(slash - path));
-}
-
 static sl_status open_file(prefill_state *p, sl_context_options *options, sl_err *err)
 {
     const prefill_request request = {
@@ -312,7 +298,7 @@ static sl_status fill_file(prefill_state *p, sl_context_options *options, sl_sta
 static sl_status work(prefill_state *p, sl_err *err)
 {
     sl_stats stats = {0};
-    p->folder = folder_of(p->o.output);
+    p->folder = cli_folder_of(p->o.output);
     if (!p->folder)
         return sl_text_error(err, SL_FAILED, "out of memory: %s", p->o.output);
     sl_status status = cli_open(&p->c, &p->o.machine.engine, &p->engine, err);

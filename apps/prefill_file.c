@@ -15,7 +15,7 @@ typedef struct excerpt {
     size_t n;
 } excerpt;
 
-static bool collect(void *arg, const char *bytes, size_t size)
+static bool collect_begin(void *arg, const char *bytes, size_t size)
 {
     excerpt *e = arg;
     size_t room = sizeof e->bytes - e->n;
@@ -25,12 +25,25 @@ static bool collect(void *arg, const char *bytes, size_t size)
     return e->n < sizeof e->bytes;
 }
 
+/* Keeps the last bytes. */
+static bool collect_end(void *arg, const char *bytes, size_t size)
+{
+    excerpt *e = arg;
+    size_t skipped = size > sizeof e->bytes ? size - sizeof e->bytes : 0, more = size - skipped;
+    size_t kept = e->n < sizeof e->bytes - more ? e->n : sizeof e->bytes - more;
+    memmove(e->bytes, e->bytes + e->n - kept, kept);
+    memcpy(e->bytes + kept, bytes + skipped, more);
+    e->n = kept + more;
+    return true;
+}
+
 /* Tokens [from, to) as they can stand in a line: the end of the text, or its beginning; whole characters, no control
  * characters. A token may be a part of a character. */
 static const char *show(const sl_engine *engine, const int32_t *ids, size_t from, size_t to, bool its_end,
                         char out[2 * SHOWN_BYTES])
 {
     excerpt e = {.n = 0};
+    bool (*collect)(void *arg, const char *bytes, size_t size) = its_end ? collect_end : collect_begin;
     if (to > from && sl_engine_detokenize(engine, ids + from, to - from, true, collect, &e, NULL) == SL_FAILED)
         e.n = 0;
     size_t first = its_end && e.n > SHOWN_BYTES ? e.n - SHOWN_BYTES : 0;

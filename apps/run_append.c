@@ -40,9 +40,7 @@ sl_status run_make_context(run_state *r, sl_context_options *options, sl_err *er
     if (!r->o.append)
         return cli_make_context(&r->c, r->engine, options, &r->context, err);
     /* Nothing is written but the file. */
-    const char *slash = strrchr(r->o.store, '/');
-    size_t n = !slash ? 0 : slash == r->o.store ? 1 : (size_t)(slash - r->o.store);
-    char *folder = n > 0 ? strndup(r->o.store, n) : strdup(".");
+    char *folder = cli_folder_of(r->o.store);
     if (!folder)
         return sl_text_error(err, SL_FAILED, "out of memory: %s", r->o.store);
     options->keep = true;

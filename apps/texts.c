@@ -138,7 +138,8 @@ static sl_status add_pattern(cli_texts *texts, const char *pattern, sl_err *err)
         if (is_known && S_ISDIR(info.st_mode)) {
             status = walk(texts, found.gl_pathv[i], 0, err);
         } else if (!is_known || !is_left_out(texts, &info)) {
-            char *copy = strdup(found.gl_pathv[i]);
+            /* A file of that name, not standard input. */
+            char *copy = strcmp(found.gl_pathv[i], "-") == 0 ? strdup("./-") : strdup(found.gl_pathv[i]);
             status = copy ? add(texts, copy, err) : no_memory(err);
         }
     }

@@ -3,7 +3,6 @@
 
   tools/read_context.py FILE                          identity and token ids, as one JSON object
   tools/read_context.py FILE --tile LAYER HEAD TILE   keys and values of 64 tokens: JSON {"k": [64][d], "v": [64][d]}
-
 Checksums are verified where the library xxhash is found ("checksums" says so). Unfinished files: what the last commit has.
 """
 import contextlib
@@ -37,14 +36,12 @@ class Layout:
     """Places of everything, from the stored type (0 f16, 1 q8_0) and [(KV heads, head dimension)] of the layers."""
 
     def __init__(self, kind, layers):
-        n = len(layers)
-        self.tile = [(136 if kind else 256) * dim for _, dim in layers]
+        n, self.tile = len(layers), [(136 if kind else 256) * dim for _, dim in layers]
         self.group = [heads * tile for (heads, _), tile in zip(layers, self.tile)]
         self.block = [up(64 * group, 16384) for group in self.group]
         self.S, self.R = up(368 + 16 * n + 8, SECTOR), up(56 + 32 * n + 4 * SEGMENT + 8, SECTOR)
         self.C = up(64 + 4 * SEGMENT + 8 + sum(32 + SECTOR + group for group in self.group), SECTOR)
-        self.D = up(2 * self.S + 4 * self.C, 16384)
-        self.stride = up(sum(self.block) + 2 * self.R, 16384)
+        self.D, self.stride = up(2 * self.S + 4 * self.C, 16384), up(sum(self.block) + 2 * self.R, 16384)
 
     def group_off(self, layer, segment, group):
         return self.D + segment * self.stride + sum(self.block[:layer]) + (group and group * self.group[layer])
@@ -56,14 +53,15 @@ class Context:
         size = self.file.seek(0, 2)
         if not any(whole(self.superblock, range(0, min(size, MOST), SECTOR))):
             raise ValueError("no superblock of format version 2 that anything in the file belongs to")
-        generation, n, ids, sums, alone, last = max(whole(self.commit, range(4)), default=(0, 0, [], [], 0, b""))
-        self.finished, count = generation == 0, n // SEGMENT if generation else (size - self.at.D) // self.at.stride
-        ways, off = self.ways(0, bytes(8)), self.at.group_off(0, count, 0)
+        off = self.at.group_off(0, (size - self.at.D) // self.at.stride, 0)
+        ends = [end[8:32] for end in self.copies(off, SECTOR, b"SLUICEEN") if size == off + 2 * SECTOR]
+        generation, n, ids, sums, alone, last = self.newest(ends)
+        self.finished, count = generation == 0, n // SEGMENT
+        ways = self.ways(0, bytes(8))
         if generation:  # then segments committed by their records alone
             ways = [way for way in ways if [bytes(8), *(r[0] for r in way)][count:][:1] == [last]]
             ways = [way if way[count:] and not alone and way[count][3][:len(ids)] == ids else way[:count] for way in ways]
         else:  # it ends with its end record, twice: else it was cut off
-            ends = [end[8:32] for end in self.copies(off, SECTOR, b"SLUICEEN") if size == off + 2 * SECTOR]
             ways = [way for way in ways if way and struct.pack("<Q", sum(r[2] for r in way)) + way[-1][0] + self.mark in ends]
         ways = [way for i, way in enumerate(ways) if len(way) == max(map(len, ways)) and way not in ways[:i]]
         if len(ways) != 1:
@@ -95,13 +93,20 @@ class Context:
         marks = [2 * at.S + i * at.C + 32 for i in range(4)] + [first, first + at.R]  # of what stands in the file
         return self.identity["format_version"] == 2 and any(self.file.seek(o) and self.file.read(8) == self.mark for o in marks)
 
+    def newest(self, is_ended):  # of the commit records that stand there twice or go on from another, or else of all
+        def goes_on(a, b):
+            records = self.copies(self.at.group_off(len(self.layers), b[1] // SEGMENT - 1, 0), self.at.R, b"SLUICERC")
+            return a[0] + 1 == b[0] and (a[2] == b[2][:len(a[2])] if a[5] == b[5] else b[5] in [r[-8:] for r in records])
+        found = dict(whole(lambda copy: (copy, self.commit(copy)), range(4)))
+        borne_out = [c for i, c in found.items() if found.get(i ^ 1) == c or any(goes_on(a, c) for a in found.values())]
+        return max(borne_out or ([] if is_ended else found.values()), default=(0, 0, [], [], 0, b""))
+
     def commit(self, copy):  # (generation, n, ids and part checksums of the open segment, alone, checksum before)
         off = 2 * self.at.S + copy * self.at.C
         generation, n, _, mark, previous, size, n_open, alone = struct.unpack_from("<3Q8s8sQII", self.read(off, 64), 8)
         data = self.read(off, min(size, self.at.C) if mark == self.mark else 8, b"SLUICECM")
         sums = struct.unpack_from(f"<{4 * len(self.layers)}Q", data, 64 + up(4 * n_open, 8))
-        ids = list(struct.unpack_from(f"<{n_open}i", data, 64))
-        return generation, n, ids, sums, alone, previous
+        return generation, n, list(struct.unpack_from(f"<{n_open}i", data, 64)), sums, alone, previous
 
     def copies(self, off, size, magic):  # those that are whole; which one counts is another question
         return set(whole(lambda place: self.read(place, size, magic), (off, off + size)))
@@ -119,7 +124,7 @@ class Context:
 
     def tile(self, layer, head, tile):
         """(K, V), each [64][d] numbers; the tile's part is verified if the file is finished or the part whole."""
-        n_heads, d = self.layers[layer]
+        (n_heads, d), every = self.layers[layer], range(64)  # tokens
         segment, group, last = tile // 64, tile % 64, (len(self.ids) + (63 if self.finished else 0)) // TILE
         groups, size, start = min(16, last - tile // 16 * 16), self.at.group[layer], group // 16 * 16
         if tile >= last or head >= n_heads:
@@ -128,14 +133,13 @@ class Context:
             part = self.read(self.at.group_off(layer, segment, start), groups * size)
             check(f"layer {layer}, segment {segment}", part, self.sums[segment][layer * 4 + group // 16])
         data = self.read(self.at.group_off(layer, segment, group) + head * self.at.tile[layer], self.at.tile[layer])
-        every, each = range(64), range(d)  # tokens, dimensions
         if self.identity["type"] == 0:
             k, v = (struct.unpack_from(f"<{64 * d}e", data, off) for off in (0, 128 * d))
-            return [[k[i * 64 + t] for i in each] for t in every], [[v[t * d + i] for i in each] for t in every]
+            return [[k[i * 64 + t] for i in range(d)] for t in every], [[v[t * d + i] for i in range(d)] for t in every]
         k, v = (struct.unpack_from(f"<{64 * d}b", data, off) for off in (0, 68 * d))
         ks, vs = (struct.unpack_from(f"<{2 * d}e", data, off) for off in (64 * d, 132 * d))
-        return ([[k[t * d + i] * ks[i // 32 * 64 + t] for i in each] for t in every],
-                [[v[i * 64 + t] * vs[i // 32 * 64 + t] for i in each] for t in every])
+        return ([[k[t * d + i] * ks[i // 32 * 64 + t] for i in range(d)] for t in every],
+                [[v[i * 64 + t] * vs[i // 32 * 64 + t] for i in range(d)] for t in every])
 
 
 if __name__ == "__main__":

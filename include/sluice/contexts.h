@@ -111,7 +111,7 @@ typedef struct sl_store_forked {
  * made it; no model is needed. Whole segments are shared where the file system can (damage in them, too: verify tells),
  * the rest is copied and verified. The file has its name when it is whole; after an error or a cancel there is none.
  * SL_REFUSED: the name is taken, no tokens or more than there are, no room. SL_DAMAGED: as sl_store_open, or a part
- * that is copied. */
+ * that is copied. SL_USAGE: a name or `out` is NULL. */
 sl_status sl_store_fork(const sl_store_fork_options *options, sl_store_forked *out, sl_err *err);
 
 /* The stored tokens back to bytes, piece by piece, in order; special: control tokens' spelling too. `take` returns

@@ -88,6 +88,8 @@ static sl_status take_rest(fork_run *f, sl_err *err)
 
 sl_status sl_store_fork(const sl_store_fork_options *options, sl_store_forked *out, sl_err *err)
 {
+    if (!options || !options->from || !options->to || !out)
+        return sl_err_set(err, SL_USAGE, "fork: options, both names and room for the result are needed");
     fork_run f = {.o = options, .out = out, .to = {.progress = options->progress, .arg = options->arg}};
     *out = (sl_store_forked){0};
     sl_budget_init(&f.budget, UINT64_MAX);

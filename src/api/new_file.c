@@ -1,6 +1,6 @@
 #include "api/new_file.h"
 
-#include <sys/stat.h>
+#include "platform/os.h"
 
 bool sl_new_file_step(void *arg, uint64_t done_bytes, uint64_t total_bytes)
 {
@@ -11,8 +11,7 @@ bool sl_new_file_step(void *arg, uint64_t done_bytes, uint64_t total_bytes)
 
 sl_status sl_new_file_expect_name(const char *path, sl_err *err)
 {
-    struct stat info;
-    return lstat(path, &info) == 0 ? sl_err_set(err, SL_REFUSED, "%s: exists already", path) : SL_OK;
+    return sl_os_is_taken(path) ? sl_err_set(err, SL_REFUSED, "%s: exists already", path) : SL_OK;
 }
 
 sl_status sl_new_file_open_kv(sl_new_file *f, uint64_t n_tokens, sl_budget *budget, sl_err *err)

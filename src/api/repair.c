@@ -2,7 +2,6 @@
  * token ids, part after part, over what lies before. */
 #include <inttypes.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "api/plan.h"
 #include "api/store.h"
@@ -177,12 +176,12 @@ static sl_status repair_parts(repairing *r, const sl_repair_work *work, sl_err *
 /* While the lock is waited for, the name may go to another file (sl_store_rename): that one was meant. */
 static sl_status open_named(repairing *r, const sl_repair_options *options, sl_err *err)
 {
-    struct stat before, after;
-    bool was_there = stat(options->path, &before) == 0;
+    sl_os_file before;
+    bool was_there = sl_os_look(options->path, &before);
     sl_status status = sl_repair_open(options, &r->repair, err);
     if (status != SL_OK || options->dry_run)
         return status;
-    if (was_there && stat(options->path, &after) == 0 && after.st_dev == before.st_dev && after.st_ino == before.st_ino)
+    if (was_there && sl_store_is_named(options->path, &before))
         return SL_OK;
     return sl_err_set(err, SL_REFUSED, "%s: its name went to another file just now", options->path);
 }
@@ -209,8 +208,7 @@ static sl_status open_file(repairing *r, sl_err *err)
         status = sl_mem_new(&engine->budget, engine->hp.n_layers, sizeof *r->layers, "geometry", &r->layers, err);
     if (status != SL_OK)
         return status;
-    size_t bytes = sl_geom_max_part_bytes(sl_durable_geom(r->store.durable));
-    r->part_bytes = (bytes + SL_SECTOR_BYTES - 1) / SL_SECTOR_BYTES * SL_SECTOR_BYTES;
+    r->part_bytes = (size_t)sl_up_sector(sl_geom_max_part_bytes(sl_durable_geom(r->store.durable)));
     return sl_mem_map(&engine->budget, r->part_bytes, "part to be repaired", &r->part, err);
 }
 
@@ -239,6 +237,8 @@ sl_status sl_store_repair(sl_engine *engine, const sl_store_repair_options *opti
                           sl_err *err)
 {
     repairing r = {.engine = engine, .o = options};
+    if (!options || !options->path || !out)
+        return sl_err_set(err, SL_USAGE, "repair: options, a name and room for the result are needed");
     memset(out, 0, sizeof *out);
     if (!engine->weights || engine->options.plan_only)
         return sl_err_set(err, SL_USAGE, "a context file is repaired with a model that is loaded");

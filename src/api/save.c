@@ -55,7 +55,8 @@ sl_status sl_context_save(sl_context *context, const char *path,
                           sl_err *err)
 {
     enum { OPEN = 1 << SL_CONTEXT_STATE_FRESH | 1 << SL_CONTEXT_STATE_FED | 1 << SL_CONTEXT_STATE_DRAWN };
-    sl_status status = sl_context_expect(context, OPEN, "save", err);
+    sl_status status = path ? sl_context_expect(context, OPEN, "save", err)
+                            : sl_err_set(err, SL_USAGE, "save: a name is needed");
     if (status == SL_OK && context->options.keep)
         status = sl_err_set(err, SL_USAGE, "a context that is kept in its file is not saved in another");
     if (status == SL_OK && sl_session_n_tokens(context->session) == 0)

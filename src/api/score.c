@@ -55,6 +55,8 @@ sl_status sl_context_score(sl_context *context, const int32_t *ids, size_t n, co
 {
     size_t n_vocab = context->engine->hp.n_vocab;
     sl_budget *budget = &context->engine->budget;
+    if (!options || !options->row || !perplexity)
+        return sl_err_set(err, SL_USAGE, "score: a function for the rows and room for the perplexity are needed");
     scorer s = {.context = context, .ids = ids, .n = n, .options = options};
     s.first = sl_session_n_tokens(context->session);
     s.n_best = options->n_best < n_vocab ? options->n_best : n_vocab;

@@ -4,9 +4,9 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "base/hash.h"
+#include "platform/os.h"
 
 void sl_store_identity(const sl_engine *engine, const sl_context_options *o, sl_identity *out)
 {
@@ -95,19 +95,24 @@ static sl_durable_options durable_options(sl_store *store, const char *path, uin
     return options;
 }
 
+bool sl_store_is_named(const char *path, const sl_os_file *before)
+{
+    sl_os_file now;
+    return sl_os_look(path, &now) && sl_os_is_same(before, &now);
+}
+
 /* While a writer waits for the lock, the name may go to another file (sl_store_rename): that one is meant then, and
  * the one that was opened has no name any more. */
 static sl_status open_durable(const sl_durable_options *options, sl_durable **out, sl_err *err)
 {
     enum { TRIES = 4 };
     for (int i = 0; i < TRIES; i++) {
-        struct stat before, after;
-        bool was_there = stat(options->path, &before) == 0;
+        sl_os_file before;
+        bool was_there = sl_os_look(options->path, &before);
         sl_status status = sl_durable_open(options, out, err);
         if (status != SL_OK || !options->for_writing)
             return status;
-        if (was_there && stat(options->path, &after) == 0 && after.st_dev == before.st_dev &&
-            after.st_ino == before.st_ino)
+        if (was_there && sl_store_is_named(options->path, &before))
             return SL_OK;
         sl_durable_close(*out);
         *out = NULL;
@@ -119,6 +124,8 @@ sl_status sl_store_open(sl_engine *engine, const sl_store_options *o, sl_store *
 {
     sl_store *store = NULL;
     *out = NULL;
+    if (!o || !o->path)
+        return sl_err_set(err, SL_USAGE, "open: the name of a context file is needed");
     sl_status status = new_store(engine, &store, err);
     if (status != SL_OK)
         return status;

@@ -3,6 +3,7 @@
 #define SL_API_STORE_H
 
 #include "api/engine.h"
+#include "platform/os.h"
 #include "store/durable.h"
 
 struct sl_store {
@@ -19,6 +20,9 @@ void sl_store_identity(const sl_engine *engine, const sl_context_options *option
 sl_status sl_store_check(const sl_engine *engine, const sl_context_options *options, sl_err *err) SL_CHECK;
 /* Before a context of n_tokens is kept in it: it is open for writing and has room. */
 sl_status sl_store_expect_room(const sl_store *store, size_t n_tokens, sl_err *err) SL_CHECK;
+
+/* Whether the path leads to the file that it led to before. */
+bool sl_store_is_named(const char *path, const sl_os_file *before);
 
 /* Free bytes of the file system that `path` lies or would lie on; UINT64_MAX: it does not count them. */
 sl_status sl_store_find_free(const char *path, uint64_t *out_bytes, sl_err *err) SL_CHECK;

@@ -1,17 +1,11 @@
 /* What a context file takes on its disk, and what making it writes. */
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "api/store.h"
 #include "platform/os.h"
 
-enum { STAT_BLOCK = 512, END_RECORDS = 2 };
-
-static uint64_t up_sector(uint64_t bytes)
-{
-    return (bytes + SL_SECTOR_BYTES - 1) / SL_SECTOR_BYTES * SL_SECTOR_BYTES;
-}
+enum { END_RECORDS = 2 };
 
 /* Whole segments, and of the last one its blocks as far as they are filled. The commit areas count with all their room
  * from the beginning, so that no commit comes on top. */
@@ -23,7 +17,7 @@ static uint64_t file_bytes(const sl_geom *geom, uint64_t n_tokens)
     if (n_last == 0)
         return bytes;
     for (uint32_t i = 0; i < geom->n_layers; i++)
-        bytes += up_sector((n_last + SL_TILE - 1) / SL_TILE * sl_geom_group_bytes(geom, i));
+        bytes += sl_up_sector((n_last + SL_TILE - 1) / SL_TILE * sl_geom_group_bytes(geom, i));
     return bytes + 2 * layout.record_bytes;
 }
 
@@ -41,10 +35,10 @@ static uint64_t segment_commits(const sl_geom *geom, uint64_t from, uint64_t to,
     const sl_layout layout = sl_layout_of(geom);
     uint64_t bytes = 2 * layout.record_bytes;
     if (from > 0)
-        bytes += 2 * up_sector(sl_commit_record_bytes(geom, from));
+        bytes += 2 * sl_up_sector(sl_commit_record_bytes(geom, from));
     for (uint64_t at = (from + step) / SL_TILE * SL_TILE; at < to; at += step)
-        bytes += 2 * up_sector(sl_commit_record_bytes(geom, at));
-    return to < SL_SEGMENT_TOKENS ? bytes + 2 * up_sector(sl_commit_record_bytes(geom, to)) : bytes;
+        bytes += 2 * sl_up_sector(sl_commit_record_bytes(geom, at));
+    return to < SL_SEGMENT_TOKENS ? bytes + 2 * sl_up_sector(sl_commit_record_bytes(geom, to)) : bytes;
 }
 
 static uint64_t written_bytes(const sl_geom *geom, uint64_t from, uint64_t to, uint64_t step)
@@ -64,8 +58,7 @@ static uint64_t written_bytes(const sl_geom *geom, uint64_t from, uint64_t to, u
 
 sl_status sl_store_find_free(const char *path, uint64_t *out, sl_err *err)
 {
-    const char *slash = strrchr(path, '/');
-    char *folder = !slash ? strdup(".") : slash == path ? strdup("/") : strndup(path, (size_t)(slash - path));
+    char *folder = sl_os_folder_of(path);
     if (!folder)
         return sl_err_set(err, SL_FAILED, "out of memory: %s", path);
     sl_status status = sl_os_disk_free(folder, out, err);
@@ -87,8 +80,8 @@ sl_status sl_store_get_space(sl_engine *engine, const char *path, const sl_conte
     out->written_bytes = written_bytes(&geom, have, n_tokens, step);
     out->free_bytes = UINT64_MAX;
     sl_mem_free(&engine->budget, layers);
-    struct stat info;
-    if (path && stat(path, &info) == 0)
-        out->present_bytes = (uint64_t)info.st_blocks * STAT_BLOCK;
+    sl_os_file file;
+    if (path && sl_os_look(path, &file))
+        out->present_bytes = file.disk_bytes;
     return path ? sl_store_find_free(path, &out->free_bytes, err) : SL_OK;
 }

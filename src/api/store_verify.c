@@ -19,6 +19,8 @@ static bool give_progress(void *arg, uint64_t done_bytes, uint64_t total_bytes)
 sl_status sl_store_verify(const sl_store_verify_options *o, sl_store_verified *out, sl_err *err)
 {
     sl_budget budget;
+    if (!o || !o->path || !out)
+        return sl_err_set(err, SL_USAGE, "verify: options, a name and room for the result are needed");
     sl_budget_init(&budget, UINT64_MAX);
     sl_store_verify_options given = *o;
     const sl_verify_options options = {.path = o->path,
@@ -39,6 +41,8 @@ sl_status sl_store_get_text(const sl_store *store, bool special,
                             bool (*take)(void *arg, const char *bytes, size_t size), void *arg, sl_err *err)
 {
     const sl_identity *identity = sl_durable_identity(store->durable);
+    if (!take)
+        return sl_err_set(err, SL_USAGE, "a context's text needs a function that takes it");
     if (!store->engine)
         return sl_err_set(err, SL_USAGE, "a context's text needs a model's vocabulary");
     if (identity->tokenizer != store->engine->tok_fingerprint)

@@ -23,10 +23,10 @@ sl_status sl_fingerprint_create(const sl_hparams *hp, sl_budget *budget, sl_fing
     sl_status status = sl_mem_new(budget, 1, sizeof *fingerprint, "fingerprint", &fingerprint, err);
     if (status != SL_OK)
         return status;
-    fingerprint->state = XXH3_createState();
-    if (!fingerprint->state) {
+    status = sl_hash_create(budget, &fingerprint->state, err);
+    if (status != SL_OK) {
         sl_mem_free(budget, fingerprint);
-        return sl_err_set(err, SL_FAILED, "out of memory: fingerprint");
+        return status;
     }
     XXH3_128bits_reset(fingerprint->state);
     add_hparams(fingerprint, hp);
@@ -38,7 +38,7 @@ void sl_fingerprint_destroy(sl_fingerprint *fingerprint, sl_budget *budget)
 {
     if (!fingerprint)
         return;
-    XXH3_freeState(fingerprint->state);
+    sl_hash_destroy(budget, fingerprint->state);
     sl_mem_free(budget, fingerprint);
 }
 

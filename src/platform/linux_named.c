@@ -22,15 +22,6 @@
 
 enum { NO_REPLACE = 1 }; /* RENAME_NOREPLACE of renameat2(2), which some C libraries have no function for */
 
-/* The folder of a path, as a string of its own; NULL: no memory. */
-static char *folder_of(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-    if (!slash)
-        return strdup(".");
-    return slash == path ? strdup("/") : strndup(path, (size_t)(slash - path));
-}
-
 static sl_file *wrap(int fd, bool direct, bool *is_direct)
 {
     sl_file *file = calloc(1, sizeof *file);
@@ -89,7 +80,7 @@ static int open_beside(const char *path, char **temp_path)
 
 static int open_waiting(const char *path, char **temp_path)
 {
-    char *folder = folder_of(path);
+    char *folder = sl_os_folder_of(path);
     if (!folder) {
         errno = ENOMEM;
         return -1;
@@ -141,7 +132,7 @@ sl_status sl_linux_create_named(const sl_vfs *vfs, const char *path, bool direct
 /* 0 or errno */
 static int sync_folder(const char *path)
 {
-    char *folder = folder_of(path);
+    char *folder = sl_os_folder_of(path);
     int fd = folder ? open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
     int cause = fd < 0 ? errno : fsync(fd) != 0 ? errno : 0;
     if (fd >= 0)

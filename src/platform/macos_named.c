@@ -125,16 +125,12 @@ static int flush_out(int fd)
 /* 0 or errno */
 static int sync_folder(const char *path)
 {
-    char folder[PATH_MAX];
-    const char *slash = strrchr(path, '/');
-    size_t length = !slash ? 0 : slash == path ? 1 : (size_t)(slash - path);
-    if (length >= sizeof folder)
-        return ENAMETOOLONG;
-    memcpy(folder, path, length);
-    folder[length] = 0;
-    int fd = open(length > 0 ? folder : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    char *folder = sl_os_folder_of(path);
+    int fd = folder ? open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
+    int failed = fd < 0 ? errno : 0;
+    free(folder);
     if (fd < 0)
-        return errno;
+        return failed;
     int cause = flush_out(fd);
     close(fd);
     return cause == EINVAL || cause == ENOTSUP ? 0 : cause; /* some file systems know no such thing */

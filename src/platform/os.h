@@ -40,6 +40,17 @@ sl_status sl_os_note_save(const char *folder, const char *name, const char *text
 enum { SL_OS_DEVICE_NAME_BYTES = 80 };
 bool sl_os_device_name(const char *dir, char out[SL_OS_DEVICE_NAME_BYTES]);
 
+/* The folder that a path's last name lies in, as a string of its own; NULL: no memory. */
+char *sl_os_folder_of(const char *path);
+/* Whether the name is taken, by a link that leads nowhere too. */
+bool sl_os_is_taken(const char *path);
+/* The file that a path leads to: which one it is, and its bytes on the disk. False: none that can be looked at. */
+typedef struct sl_os_file {
+    uint64_t device, number, disk_bytes;
+} sl_os_file;
+bool sl_os_look(const char *path, sl_os_file *out);
+bool sl_os_is_same(const sl_os_file *a, const sl_os_file *b);
+
 /* Gives a file another name in the same folder, in place of a file that has it: at every moment the name is the one
  * file's or the other's. On the disk when it returns SL_OK. */
 sl_status sl_os_rename(const char *from, const char *to, sl_err *err) SL_CHECK;

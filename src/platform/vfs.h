@@ -15,6 +15,11 @@
 /* Offsets from here on are in the file that was attached to another: two files behind one handle and one queue. */
 #define SL_OVERLAY_OFF ((uint64_t)1 << 62)
 
+static inline uint64_t sl_up_sector(uint64_t bytes)
+{
+    return (bytes + SL_SECTOR_BYTES - 1) / SL_SECTOR_BYTES * SL_SECTOR_BYTES;
+}
+
 typedef struct sl_file sl_file;
 typedef struct sl_aio sl_aio; /* the system's queue of raw reads of one file */
 

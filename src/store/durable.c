@@ -8,11 +8,6 @@
 
 #include "store/durable_impl.h"
 
-static size_t up_sector(size_t bytes)
-{
-    return (bytes + SL_SECTOR_BYTES - 1) / SL_SECTOR_BYTES * SL_SECTOR_BYTES;
-}
-
 static uint64_t segments_for(uint64_t tokens)
 {
     return tokens / SL_SEGMENT_TOKENS + 1;
@@ -110,7 +105,11 @@ sl_status sl_durable_open(const sl_durable_options *options, sl_durable **out, s
         }
         bool may_be = d && !options->for_writing && (d->was_overtaken || (status == SL_DAMAGED && look == 1));
         bool again = may_be && look < LOOKS;
+        bool is_busy = may_be && d->was_overtaken && !again;
         sl_durable_close(d);
+        if (is_busy)
+            return sl_err_set(err, SL_FAILED, "%s: changed while it was read, %d times: its writer commits too often",
+                              options->path, look);
         if (!again)
             return status;
     }
@@ -339,7 +338,7 @@ static sl_status write_commit(sl_durable *d, uint64_t n_tokens, bool is_alone, c
     uint64_t segment = n_tokens / SL_SEGMENT_TOKENS;
     size_t bytes = sl_commit_record_bytes(geom, n_tokens), tails_bytes = sl_commit_tails_bytes(geom, n_tokens);
     uint8_t *tails = d->commit + sl_commit_tails_off(geom, n_tokens);
-    memset(d->commit, 0, up_sector(bytes));
+    memset(d->commit, 0, (size_t)sl_up_sector(bytes));
     d->tails = NULL;
     if (tails_bytes > 0)
         source->tails(source->arg, tails);
@@ -364,7 +363,7 @@ static sl_status write_commit(sl_durable *d, uint64_t n_tokens, bool is_alone, c
     if (status == SL_OK && commit.generation == 1 && n_tokens > 0)
         status = sl_durable_sync(d, err);
     for (uint64_t copy = 0; status == SL_OK && copy < 2; copy++)
-        status = sl_durable_write(d, d->commit, up_sector(bytes), off + copy * d->layout.commit_bytes, err);
+        status = sl_durable_write(d, d->commit, (size_t)sl_up_sector(bytes), off + copy * d->layout.commit_bytes, err);
     if (status == SL_OK)
         status = sl_durable_sync(d, err);
     /* A commit that fails is written again in its place: the other area holds the last one that did not. */
@@ -420,7 +419,7 @@ static sl_status clear_rest(sl_durable *d, sl_err *err)
     sl_status status = SL_OK;
     uint64_t off = sl_layout_segment_off(&d->layout, segment);
     for (uint32_t i = 0; status == SL_OK && n_last > 0 && i < geom->n_layers; i++) {
-        uint64_t used = up_sector((size_t)(groups * sl_geom_group_bytes(geom, i)));
+        uint64_t used = sl_up_sector(groups * sl_geom_group_bytes(geom, i));
         status = clear(d, off + used, sl_geom_block_bytes(geom, i) - used, err);
         off += sl_geom_block_bytes(geom, i);
     }

@@ -21,6 +21,7 @@ struct sl_durable {
     bool is_alone; /* the last commit record: only another one commits more */
     bool is_marked;          /* a commit record or a segment record has the superblock's mark; seen while opening */
     bool has_damaged_commit; /* seen while opening */
+    unsigned fitting_commits; /* likewise: bit i: copy i is the commit record that counts or the one before it */
     bool was_overtaken;      /* by a writer, while opening: what was found whole was another thing a moment later */
     bool is_lost; /* a sync failed: what was written before it may be gone, and no later sync would tell */
     uint64_t n_commits, bytes_written;
@@ -41,12 +42,18 @@ enum { SL_DURABLE_COMMITS = 4 }; /* copies of commit records: two in each area *
 sl_status sl_durable_new(const sl_durable_options *options, sl_durable **out, sl_err *err) SL_CHECK;
 /* Takes the memory for max(max_tokens, n_tokens) tokens; the geometry is known. */
 sl_status sl_durable_take_memory(sl_durable *durable, uint64_t n_tokens, sl_err *err) SL_CHECK;
-/* The steps of opening: the file, its lock, its size; the superblock; the newest valid commit record, which stays in
- * buf [commit_bytes] (*found_copy = SL_DURABLE_COMMITS: there is none). */
+/* The steps of opening: the file, its lock, its size; the superblock; the commit record that counts, which stays in
+ * buf [commit_bytes] (*found_copy = SL_DURABLE_COMMITS: there is none; SL_DAMAGED: nothing says which one). */
 sl_status sl_durable_open_file(sl_durable *durable, uint64_t *size, sl_err *err) SL_CHECK;
 sl_status sl_durable_load_superblock(sl_durable *durable, uint64_t size, sl_err *err) SL_CHECK;
 sl_status sl_durable_find_commit(sl_durable *durable, uint8_t *buf, sl_commit *best, unsigned *found_copy,
                                  sl_err *err) SL_CHECK;
+/* One copy, once more, of a commit record that was whole: if it is not any more, the next commits or the end of the
+ * file have come over it (was_overtaken). */
+sl_status sl_durable_read_commit(sl_durable *durable, uint8_t *buf, unsigned copy, sl_commit *out, sl_err *err)
+    SL_CHECK;
+/* What was found damaged and stands in a second copy: the first of it. */
+void sl_durable_note(sl_durable *durable, const char *text);
 /* Writes, counted. */
 sl_status sl_durable_write(sl_durable *durable, const void *buf, size_t bytes, uint64_t off, sl_err *err) SL_CHECK;
 /* Waits until all that was written is on the disk. Once failed, it fails for ever. */

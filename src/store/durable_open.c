@@ -7,20 +7,9 @@
 
 #include "store/durable_pick.h"
 
-static size_t up_sector(uint64_t bytes)
-{
-    return (size_t)((bytes + SL_SECTOR_BYTES - 1) / SL_SECTOR_BYTES * SL_SECTOR_BYTES);
-}
-
 static sl_status read_at(sl_durable *d, void *buf, size_t bytes, uint64_t off, sl_err *err)
 {
     return sl_vfs_read(d->vfs, d->file, d->path, buf, bytes, off, err);
-}
-
-static void note(sl_durable *d, const char *text)
-{
-    if (!d->note[0])
-        snprintf(d->note, sizeof d->note, "%s", text);
 }
 
 /* Puts the file's name before what was found in it. */
@@ -69,7 +58,7 @@ static sl_status find_superblock(sl_durable *d, uint8_t *buf, uint64_t size, sl_
             continue;
         d->is_marked = sl_superblock_is_used(d, &d->superblock, buf);
         if (d->is_marked || found != SL_OK) {
-            note(d, "the superblock's first copy is damaged, the second is not");
+            sl_durable_note(d, "the superblock's first copy is damaged, the second is not");
             return SL_OK;
         }
     }
@@ -96,61 +85,6 @@ sl_status sl_durable_load_superblock(sl_durable *d, uint64_t size, sl_err *err)
     return status;
 }
 
-/* ---- commit records ---- */
-
-static uint64_t copy_off(const sl_layout *layout, unsigned copy)
-{
-    return sl_layout_area_off(layout, copy / 2) + copy % 2 * layout->commit_bytes;
-}
-
-/* One copy, into buf [commit_bytes]; as sl_commit_decode. */
-static sl_status read_commit(sl_durable *d, uint8_t *buf, unsigned copy, sl_commit *out, sl_err *found)
-{
-    uint64_t off = copy_off(&d->layout, copy);
-    sl_status status = read_at(d, buf, SL_SECTOR_BYTES, off, found);
-    if (status != SL_OK)
-        return status;
-    uint64_t bytes = 0;
-    for (size_t i = 0; i < 8; i++)
-        bytes |= (uint64_t)buf[48 + i] << (8 * i);
-    size_t size = bytes <= d->layout.commit_bytes ? up_sector(bytes) : SL_SECTOR_BYTES;
-    if (size > SL_SECTOR_BYTES)
-        status = read_at(d, buf, size, off, found);
-    if (status != SL_OK)
-        return status;
-    return sl_commit_decode(buf, size > SL_SECTOR_BYTES ? size : SL_SECTOR_BYTES, &d->superblock.geom,
-                            d->superblock.checksum, out, found);
-}
-
-/* A copy that was whole: if it is not any more, the next commits or the end of the file have come over it. */
-static sl_status read_again(sl_durable *d, uint8_t *buf, unsigned copy, sl_commit *out, sl_err *err)
-{
-    sl_status status = read_commit(d, buf, copy, out, err);
-    d->was_overtaken = status == SL_DAMAGED || (status != SL_OK && !err->text[0]);
-    return status;
-}
-
-sl_status sl_durable_find_commit(sl_durable *d, uint8_t *buf, sl_commit *best, unsigned *found_copy, sl_err *err)
-{
-    *found_copy = SL_DURABLE_COMMITS;
-    uint64_t newest = 0;
-    for (unsigned copy = 0; copy < SL_DURABLE_COMMITS; copy++) {
-        sl_commit commit;
-        sl_err found;
-        sl_status status = read_commit(d, buf, copy, &commit, &found);
-        if (status == SL_OK && commit.generation > newest) {
-            newest = commit.generation;
-            *found_copy = copy;
-        } else if (status == SL_DAMAGED) {
-            d->has_damaged_commit = true;
-            note(d, "a copy of a commit record is damaged");
-        } else if (status != SL_OK && found.text[0]) {
-            return sl_err_set(err, status, "%s", found.text);
-        }
-    }
-    return *found_copy < SL_DURABLE_COMMITS ? read_again(d, buf, *found_copy, best, err) : SL_OK;
-}
-
 /* ---- records ---- */
 
 /* The copy of a segment's record that counts, decoded in d->record. */
@@ -169,7 +103,7 @@ static sl_status read_record(sl_durable *d, const sl_pick *pick, uint64_t segmen
     if (status == SL_OK && (pick->copy < 0 || out->checksum != pick->checksum[copy]))
         status = sl_err_set(found, SL_DAMAGED, "record of segment %" PRIu64 ": it changed while it was read", segment);
     if (status == SL_OK && (copy == 1 || (pick->is_whole[1] && sl_pick_is_uneven(pick))))
-        note(d, "a copy of a segment's record is damaged, the other is not");
+        sl_durable_note(d, "a copy of a segment's record is damaged, the other is not");
     return status;
 }
 
@@ -285,7 +219,7 @@ static sl_status load_end(sl_durable *d, const sl_pick *pick, uint64_t off, sl_e
                           "records better",
                           d->path);
     if (sl_pick_is_uneven(pick))
-        note(d, "a copy of the end record is damaged, the other is not");
+        sl_durable_note(d, "a copy of the end record is damaged, the other is not");
     out->n_tokens = pick->end[pick->copy];
     out->last = pick->previous[pick->copy];
     return SL_OK;
@@ -347,7 +281,7 @@ static sl_status load_state(sl_durable *d, uint64_t size, sl_err *err)
     if (status == SL_OK)
         status = sl_durable_take_memory(d, most, err);
     if (status == SL_OK && copy < SL_DURABLE_COMMITS)
-        status = read_again(d, d->commit, copy, &commit, err);
+        status = sl_durable_read_commit(d, d->commit, copy, &commit, err);
     sl_mem_unmap(d->options.budget, buf, room);
     if (status != SL_OK)
         return status;

@@ -113,7 +113,7 @@ static void found(void *arg, const sl_damage *damage)
         r->damaged[bit / WORD_BITS] |= UINT64_C(1) << bit % WORD_BITS;
         return;
     }
-    if (damage->kind == SL_DAMAGE_SIZE)
+    if (damage->kind == SL_DAMAGE_SIZE && !r->is_end_made) /* with a dry run it still is not there */
         sl_repair_tell(r, damage, true);
     if (damage->kind != SL_DAMAGE_UNUSED || r->failed != SL_OK)
         return; /* records have been seen to; what cannot be read is found again as what it should have been */
@@ -184,7 +184,7 @@ static uint64_t bytes_of(const sl_repair *r, uint64_t part, uint32_t layer, uint
     uint64_t groups = (tokens_of(r, part) + SL_TILE - 1) / SL_TILE;
     *checked = groups * sl_geom_group_bytes(geom_of(r), layer);
     bool is_open = part / SL_SEGMENT_PARTS == r->open;
-    return is_open ? *checked / SL_SECTOR_BYTES * SL_SECTOR_BYTES : sl_repair_up_sector(*checked);
+    return is_open ? *checked / SL_SECTOR_BYTES * SL_SECTOR_BYTES : sl_up_sector(*checked);
 }
 
 static sl_damage part_damage(const sl_repair *r, uint64_t part, uint32_t layer)

@@ -49,61 +49,37 @@ static sl_status mend_superblocks(sl_repair *r, sl_err *err)
 
 /* ---- commit records ---- */
 
-typedef struct commit_copy {
-    bool is_whole, is_empty;
-    uint64_t generation, bytes; /* in whole sectors */
-    uint64_t checksum;          /* of all of it */
-} commit_copy;
-
-static commit_copy look_at_commit(sl_repair *r, uint8_t *buf, uint64_t off)
-{
-    sl_commit commit;
-    sl_err why = {SL_OK, ""};
-    commit_copy out = {0};
-    sl_status status = read_at(r, buf, r->d->commit_room, off, &why);
-    if (status != SL_OK)
-        return out;
-    status = sl_commit_decode(buf, r->d->commit_room, &r->d->superblock.geom, r->d->superblock.checksum, &commit, &why);
-    out.is_whole = status == SL_OK;
-    out.is_empty = status == SL_FAILED;
-    if (!out.is_whole)
-        return out;
-    out.generation = commit.generation;
-    uint64_t bytes = sl_commit_record_bytes(&r->d->superblock.geom, commit.n_tokens);
-    out.bytes = sl_repair_up_sector(bytes);
-    memcpy(&out.checksum, buf + bytes - sizeof out.checksum, sizeof out.checksum);
-    return out;
-}
-
-/* Of two copies in an area the one that counts stands in both afterwards. An area of which neither is whole holds what
- * a crash left, or nothing that is still needed. */
+/* Of each area the copy that fits stands in both places afterwards. An area of which neither does holds what a crash
+ * left, or nothing that is still needed. */
 static sl_status mend_area(sl_repair *r, uint8_t *buf, unsigned area, sl_err *err)
 {
     uint64_t off = sl_layout_area_off(&r->d->layout, area), room = r->d->layout.commit_bytes;
-    commit_copy copies[2];
-    for (uint64_t i = 0; i < 2; i++)
-        copies[i] = look_at_commit(r, buf, off + i * room);
-    if (!copies[0].is_whole && !copies[1].is_whole)
+    unsigned fitting = r->d->fitting_commits >> 2 * area & 3;
+    if (fitting != 1 && fitting != 2)
         return SL_OK;
-    int pick = copies[1].is_whole && (!copies[0].is_whole || copies[1].generation > copies[0].generation) ? 1 : 0;
-    const commit_copy *good = &copies[pick], *other = &copies[1 - pick];
-    if (other->is_whole && other->generation == good->generation && other->checksum == good->checksum)
-        return SL_OK;
-    const sl_damage damage = {"commit record", 1 - pick, -1, -1, off + (uint64_t)(1 - pick) * room, good->bytes,
+    unsigned pick = fitting - 1;
+    sl_commit commit;
+    sl_status status = sl_durable_read_commit(r->d, buf, 2 * area + pick, &commit, err);
+    if (status != SL_OK)
+        return status;
+    uint64_t bytes = sl_up_sector(sl_commit_record_bytes(&r->d->superblock.geom, commit.n_tokens));
+    const sl_damage damage = {"commit record", (int)(1 - pick), -1, -1, off + (1 - pick) * room, bytes,
                               .kind = SL_DAMAGE_COPY};
-    return mend_copy(r, buf, &damage, off + (uint64_t)pick * room, err);
+    return mend_copy(r, buf, &damage, off + pick * room, err);
 }
 
 static sl_status mend_commits(sl_repair *r, sl_err *err)
 {
     sl_durable *d = r->d;
     unsigned copy = SL_DURABLE_COMMITS;
-    sl_status status = SL_OK;
-    for (unsigned area = 0; status == SL_OK && area < 2; area++)
-        status = mend_area(r, d->commit, area, err);
-    if (status == SL_OK)
-        status = sl_durable_find_commit(d, d->commit, &r->commit, &copy, err);
+    uint8_t *buf = NULL;
+    sl_status status = sl_durable_find_commit(d, d->commit, &r->commit, &copy, err);
     r->has_commit = copy < SL_DURABLE_COMMITS;
+    if (status == SL_OK)
+        status = sl_mem_map(r->o.budget, d->commit_room, "commit record", &buf, err);
+    for (unsigned area = 0; status == SL_OK && area < 2; area++)
+        status = mend_area(r, buf, area, err);
+    sl_mem_unmap(r->o.budget, buf, buf ? d->commit_room : 0);
     return status;
 }
 
@@ -223,12 +199,34 @@ static sl_damage end_damage(const sl_repair *r, const char *what, int copy)
                        .kind = copy < 0 ? SL_DAMAGE_CHAIN : SL_DAMAGE_COPY};
 }
 
-/* Of a finished file. Without either copy it is one that was cut off, as the verification says. */
+/* Neither copy is there, or not all of their room: where the last segment is not full nothing can have followed it, and
+ * the records say what the end record said. Else the file was cut off who knows where, as the verification says. */
+static sl_status make_end(sl_repair *r, const chain *c, sl_err *err)
+{
+    const sl_end end = {.n_tokens = r->known_tokens, .last = c->previous, .superblock = r->d->superblock.checksum};
+    sl_damage damage = end_damage(r, "end record, both copies", -1);
+    sl_status status = SL_OK;
+    if (!c->is_known || r->known_tokens % SL_SEGMENT_TOKENS == 0)
+        return SL_OK;
+    sl_end_encode(c->buf, &end);
+    for (uint64_t copy = 0; status == SL_OK && copy < 2 && !r->o.dry_run; copy++)
+        status = sl_durable_write(r->d, c->buf, SL_FORMAT_END_BYTES, damage.off + copy * SL_FORMAT_END_BYTES, err);
+    damage.kind = SL_DAMAGE_COPY;
+    if (status != SL_OK)
+        return status;
+    sl_repair_tell(r, &damage, false);
+    r->is_end_made = true;
+    if (!r->o.dry_run)
+        r->result.file_bytes = damage.off + damage.bytes;
+    return SL_OK;
+}
+
+/* Of a finished file. */
 static sl_status mend_end(sl_repair *r, const chain *c, sl_err *err)
 {
     const sl_pick *pick = &c->picks[r->n_segments];
     if (pick->copy == SL_PICK_NONE)
-        return SL_OK;
+        return make_end(r, c, err);
     if (pick->copy == SL_PICK_BOTH) {
         const sl_damage damage = end_damage(r, "end record, its copies differ and neither fits better", -1);
         sl_repair_tell(r, &damage, true);
@@ -243,8 +241,9 @@ static sl_status mend_end(sl_repair *r, const chain *c, sl_err *err)
 
 static sl_status mend_chain(sl_repair *r, chain *c, sl_err *err)
 {
-    bool has_end = !r->has_commit && r->n_segments > 0 &&
-                   r->result.file_bytes == sl_layout_finished_bytes(&r->d->layout, r->n_segments);
+    uint64_t whole = sl_layout_finished_bytes(&r->d->layout, r->n_segments);
+    bool may_end = !r->has_commit && r->n_segments > 0 && r->result.file_bytes <= whole;
+    bool has_end = may_end && r->result.file_bytes == whole;
     bool go_on = true;
     sl_picks_make(r->d, r->has_commit ? &r->commit : NULL, r->n_segments, has_end, c->picks, c->buf);
     sl_status status = SL_OK;
@@ -255,7 +254,7 @@ static sl_status mend_chain(sl_repair *r, chain *c, sl_err *err)
     }
     if (status == SL_OK && r->has_commit)
         take_open(r, c);
-    return status == SL_OK && has_end ? mend_end(r, c, err) : status;
+    return status == SL_OK && may_end ? mend_end(r, c, err) : status;
 }
 
 static sl_status mend_records(sl_repair *r, sl_err *err)
@@ -316,7 +315,7 @@ sl_status sl_repair_zeros(sl_repair *r, uint64_t off, uint64_t end, sl_err *err)
     sl_status status = SL_OK;
     uint64_t at = off / SL_SECTOR_BYTES * SL_SECTOR_BYTES;
     while (status == SL_OK && at < end) {
-        uint64_t left = sl_repair_up_sector(end - at);
+        uint64_t left = sl_up_sector(end - at);
         size_t bytes = left < SL_REPAIR_LOOK_BYTES ? (size_t)left : SL_REPAIR_LOOK_BYTES;
         sl_err why;
         bool all = read_at(r, r->buf, bytes, at, &why) == SL_OK;

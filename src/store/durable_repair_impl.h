@@ -20,6 +20,7 @@ struct sl_repair {
     uint8_t *buf;      /* [SL_REPAIR_LOOK_BYTES] */
     uint64_t *damaged; /* a bit for each part of the file: [n_segments][4][n_layers] */
     size_t damaged_bytes;
+    bool is_end_made; /* the end record, where both copies were missing */
     uint64_t at;       /* sl_repair_next: the part of the context that is at work */
     sl_repair_result result;
     sl_status failed; /* within a callback; its words are in `why` */
@@ -35,10 +36,5 @@ sl_status sl_repair_copies(sl_repair *repair, sl_err *err) SL_CHECK;
 sl_status sl_repair_zeros(sl_repair *repair, uint64_t off, uint64_t end, sl_err *err) SL_CHECK;
 /* What a writer left that was cut off in a finished file. */
 sl_status sl_repair_trace(sl_repair *repair, sl_err *err) SL_CHECK;
-
-static inline size_t sl_repair_up_sector(uint64_t bytes)
-{
-    return (size_t)((bytes + SL_SECTOR_BYTES - 1) / SL_SECTOR_BYTES * SL_SECTOR_BYTES);
-}
 
 #endif

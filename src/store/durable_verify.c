@@ -162,8 +162,7 @@ static sl_status take_memory(sl_verify *v, sl_err *err)
 {
     sl_budget *budget = v->o->budget;
     v->geom = &v->d->superblock.geom;
-    v->hash = XXH3_createState();
-    sl_status status = v->hash ? SL_OK : sl_err_set(err, SL_FAILED, "out of memory: checksum");
+    sl_status status = sl_hash_create(budget, &v->hash, err);
     if (status == SL_OK)
         status = sl_mem_map(budget, (size_t)v->d->layout.commit_bytes, "commit record", &v->commit_buf, err);
     if (status == SL_OK)
@@ -183,7 +182,7 @@ static void give_memory(sl_verify *v)
     sl_mem_unmap(budget, v->picks, v->picks ? v->picks_bytes : 0);
     sl_mem_unmap(budget, v->record, v->record ? sl_verify_record_bytes(v) : 0);
     sl_mem_unmap(budget, v->commit_buf, v->commit_buf ? (size_t)v->d->layout.commit_bytes : 0);
-    XXH3_freeState(v->hash);
+    sl_hash_destroy(budget, v->hash);
     if (!v->o->opened)
         sl_durable_close(v->d);
 }

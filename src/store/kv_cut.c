@@ -88,10 +88,10 @@ static sl_status cut_layer(sl_kv *kv, uint32_t layer, const cut *c, sl_err *err)
 
 sl_status sl_kv_truncate(sl_kv *kv, uint64_t n_tokens, sl_err *err)
 {
-    if (kv->keeps)
-        return sl_err_set(err, SL_USAGE, "%s: what is kept cannot be cut short", kv->file.name);
+    if (kv->keeps && n_tokens < sl_durable_get(kv->durable).n_tokens)
+        return sl_err_set(err, SL_USAGE, "%s: what is committed cannot be cut off", kv->file.name);
     cut c = {.n_tokens = n_tokens, .part = n_tokens / SL_PART_TOKENS, .old_own = kv->parts.own_part};
-    c.own = kv->durable && c.part < c.old_own ? c.part : c.old_own;
+    c.own = kv->durable && !kv->keeps && c.part < c.old_own ? c.part : c.old_own;
     sl_status status = sl_kv_check_whole(kv, err);
     if (status == SL_OK)
         status = sl_stream_pause(kv->stream, &c.room, err);

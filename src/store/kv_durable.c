@@ -24,13 +24,18 @@ static sl_status check_geometry(const sl_kv *kv, sl_err *err)
     if (stored->type != kv->geom.type)
         return sl_err_set(err, SL_REFUSED, "%s: its type is %s, this run's is %s", kv->file.name, types[stored->type],
                           types[kv->geom.type]);
-    return sl_geom_is_same(stored, &kv->geom)
-               ? SL_OK
-               : sl_err_set(err, SL_REFUSED,
-                            "%s: %" PRIu32 " layers, %" PRIu32 " KV heads of %" PRIu32
-                            " in the first; the model has %" PRIu32 ", %" PRIu32 ", %" PRIu32,
-                            kv->file.name, stored->n_layers, stored->layers[0].n_kv_heads, stored->layers[0].head_dim,
-                            kv->geom.n_layers, kv->geom.layers[0].n_kv_heads, kv->geom.layers[0].head_dim);
+    if (stored->n_layers != kv->geom.n_layers)
+        return sl_err_set(err, SL_REFUSED, "%s: %" PRIu32 " layers, the model has %" PRIu32, kv->file.name,
+                          stored->n_layers, kv->geom.n_layers);
+    for (uint32_t i = 0; i < stored->n_layers; i++) {
+        const sl_kv_layer *there = &stored->layers[i], *here = &kv->geom.layers[i];
+        if (there->n_kv_heads != here->n_kv_heads || there->head_dim != here->head_dim)
+            return sl_err_set(err, SL_REFUSED,
+                              "%s: layer %" PRIu32 " has %" PRIu32 " KV heads of %" PRIu32 ", the model's %" PRIu32
+                              " of %" PRIu32,
+                              kv->file.name, i, there->n_kv_heads, there->head_dim, here->n_kv_heads, here->head_dim);
+    }
+    return SL_OK;
 }
 
 static sl_status commit(sl_kv *kv, const int32_t *ids, uint64_t intended_tokens, bool in_area, sl_err *err);

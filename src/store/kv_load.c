@@ -7,11 +7,6 @@
 
 enum { LOAD_BYTES = 256 << 10 }; /* of one reading, about */
 
-static size_t up_sector(size_t bytes)
-{
-    return (bytes + SL_SECTOR_BYTES - 1) / SL_SECTOR_BYTES * SL_SECTOR_BYTES;
-}
-
 /* A part of a layer as the file has it: on flash up to a whole sector, the rest in `tail`. */
 typedef struct stored_part {
     uint32_t layer;
@@ -43,7 +38,7 @@ static stored_part find_part(const sl_durable *from, uint32_t layer, uint64_t pa
         .n_tokens = n_tokens,
         .bytes = full + unfilled,
         .checked = full + (state.is_finished ? unfilled : 0),
-        .on_flash = tail ? full / SL_SECTOR_BYTES * SL_SECTOR_BYTES : up_sector(full + unfilled),
+        .on_flash = tail ? full / SL_SECTOR_BYTES * SL_SECTOR_BYTES : (size_t)sl_up_sector(full + unfilled),
         .tail = tail,
     };
 }
@@ -53,7 +48,7 @@ static sl_status fetch(const sl_durable *from, const stored_part *p, size_t firs
                        sl_err *err)
 {
     first = first / SL_SECTOR_BYTES * SL_SECTOR_BYTES;
-    size_t flash_end = up_sector(end) < p->on_flash ? up_sector(end) : p->on_flash;
+    size_t sectors_end = (size_t)sl_up_sector(end), flash_end = sectors_end < p->on_flash ? sectors_end : p->on_flash;
     const sl_vfs *vfs = sl_durable_vfs(from);
     sl_file *file = sl_durable_file(from);
     sl_status status = SL_OK;
@@ -116,12 +111,9 @@ static sl_status init_loader(loader *l, sl_err *err)
         size_t bytes = sl_geom_group_bytes(&l->kv->geom, i);
         longest = bytes > longest ? bytes : longest;
     }
-    l->room = up_sector(longest) + 2 * SL_SECTOR_BYTES;
+    l->room = (size_t)sl_up_sector(longest) + 2 * SL_SECTOR_BYTES;
     sl_status status = sl_mem_map(l->kv->budget, l->room, "the context's open part", &l->buf, err);
-    l->hash = XXH3_createState();
-    if (status == SL_OK && !l->hash)
-        status = sl_err_set(err, SL_FAILED, "out of memory: checksum");
-    return status;
+    return status == SL_OK ? sl_hash_create(l->kv->budget, &l->hash, err) : status;
 }
 
 /* All layers' tokens [at, n_tokens), part after part. */
@@ -163,7 +155,7 @@ sl_status sl_kv_append_stored(sl_kv *kv, const sl_durable *from, uint64_t n_toke
     sl_status status = init_loader(&l, err);
     if (status == SL_OK)
         status = load_parts(&l, at, n_tokens, watch, err);
-    XXH3_freeState(l.hash);
+    sl_hash_destroy(kv->budget, l.hash);
     sl_mem_unmap(kv->budget, l.buf, l.room);
     return status;
 }

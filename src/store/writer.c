@@ -6,10 +6,7 @@
 
 #include "base/hash.h"
 
-enum {
-    STAGE_BYTES = 1 << 20, /* of one write, at most */
-    HASH_BYTES = 640       /* of a running checksum, about: it allocates itself */
-};
+enum { STAGE_BYTES = 1 << 20 }; /* of one write, at most */
 
 typedef struct writer_layer {
     uint64_t n_tokens;
@@ -29,7 +26,6 @@ struct sl_writer {
     uint8_t *piece;     /* [SL_SECTOR_BYTES]: what the append under way leaves waiting */
     XXH3_state_t *hash; /* of the append under way */
     bool is_loading;
-    size_t n_hashes; /* counted against the budget */
 };
 
 /* An append under way: becomes the layer's state when all of it has succeeded. */
@@ -54,21 +50,9 @@ uint64_t sl_writer_table_bytes(const sl_geom *geom)
 {
     enum { HEAP_HEADS = 2 * 32, SMALL_MAP = SL_MEM_ALIGN };
     uint64_t tails = (tails_bytes_of(geom) + SL_MEM_ALIGN - 1) / SL_MEM_ALIGN * SL_MEM_ALIGN;
-    return sizeof(sl_writer) + geom->n_layers * (sizeof(writer_layer) + HASH_BYTES) + HASH_BYTES + tails + STAGE_BYTES +
-           SMALL_MAP + HEAP_HEADS;
-}
-
-static sl_status new_hash(sl_writer *writer, XXH3_state_t **out, sl_err *err)
-{
-    sl_status status = sl_budget_take(writer->options.budget, HASH_BYTES, "running checksum", err);
-    if (status != SL_OK)
-        return status;
-    writer->n_hashes++;
-    *out = XXH3_createState();
-    if (!*out)
-        return sl_err_set(err, SL_FAILED, "out of memory: running checksum needs %d bytes", (int)HASH_BYTES);
-    XXH3_64bits_reset(*out);
-    return SL_OK;
+    uint64_t hashes = ((uint64_t)geom->n_layers + 1) * SL_HASH_STATE_BYTES;
+    return sizeof(sl_writer) + geom->n_layers * sizeof(writer_layer) + hashes + tails + STAGE_BYTES + SMALL_MAP +
+           HEAP_HEADS;
 }
 
 static sl_status init_memory(sl_writer *writer, sl_err *err)
@@ -84,12 +68,12 @@ static sl_status init_memory(sl_writer *writer, sl_err *err)
     if (status == SL_OK)
         status = sl_mem_map(budget, SL_SECTOR_BYTES, "write buffer", &writer->piece, err);
     if (status == SL_OK)
-        status = new_hash(writer, &writer->hash, err);
+        status = sl_hash_create(budget, &writer->hash, err);
     uint8_t *tail = writer->tails;
     for (uint32_t i = 0; status == SL_OK && i < geom->n_layers; i++) {
         writer->layers[i].tail = tail;
         tail += sl_geom_group_bytes(geom, i);
-        status = new_hash(writer, &writer->layers[i].hash, err);
+        status = sl_hash_create(budget, &writer->layers[i].hash, err);
     }
     return status;
 }
@@ -117,9 +101,8 @@ void sl_writer_destroy(sl_writer *writer)
         return;
     sl_budget *budget = writer->options.budget;
     for (uint32_t i = 0; writer->layers && i < writer->options.geom->n_layers; i++)
-        XXH3_freeState(writer->layers[i].hash);
-    XXH3_freeState(writer->hash);
-    sl_budget_give(budget, writer->n_hashes * (uint64_t)HASH_BYTES);
+        sl_hash_destroy(budget, writer->layers[i].hash);
+    sl_hash_destroy(budget, writer->hash);
     sl_mem_unmap(budget, writer->piece, SL_SECTOR_BYTES);
     sl_mem_unmap(budget, writer->stage, STAGE_BYTES);
     sl_mem_unmap(budget, writer->tails, writer->tails_bytes);

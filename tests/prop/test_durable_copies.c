@@ -16,7 +16,7 @@
 #include "common/durable_rig.h"
 #include "store/durable_repair.h"
 
-enum { MOST_PLACES = 8 };
+enum { MOST_PLACES = 8, COMMIT_PLACES = 4 };
 
 static durable_rig rig;
 
@@ -352,12 +352,146 @@ static void end_of_other_tokens(void **unused)
     end(&p);
 }
 
+/* ---- commit records ---- */
+
+static void build_commits(const char *path, uint64_t n_commits, uint64_t step)
+{
+    durable_rig_create_file(&rig, path);
+    durable_rig_open_kv(&rig, true);
+    for (uint64_t i = 0; i < n_commits; i++) {
+        durable_rig_append(&rig, step);
+        durable_rig_commit(&rig);
+    }
+    durable_rig_close(&rig);
+}
+
+/* Two texts of one model, unfinished, with so many commits each; finish: ours is. */
+static void begin_commits(pair *p, uint64_t ours, uint64_t theirs, uint64_t step, bool finish)
+{
+    *p = (pair){.n_tokens = ours * step};
+    durable_rig_start(&rig, durable_seed() + 24000 + ours, 10 * step);
+    for (uint64_t i = 0; i < rig.n_all; i++)
+        rig.ids[i] ^= 1;
+    build_commits(rig.other, theirs, step);
+    for (uint64_t i = 0; i < rig.n_all; i++)
+        rig.ids[i] ^= 1;
+    build_commits(rig.path, ours, step);
+    if (finish) {
+        sl_err err;
+        durable_rig_open_file(&rig, rig.path, true);
+        durable_rig_open_kv(&rig, true);
+        durable_must(sl_kv_finish(rig.kv, &err), &err);
+        durable_rig_close(&rig);
+    }
+    p->ours = load(rig.path);
+    p->theirs = load(rig.other);
+}
+
+/* False: that copy is the same in both. */
+static bool swap_commit(const pair *p, unsigned copy)
+{
+    const sl_layout layout = sl_layout_of(&rig.model.geom);
+    uint64_t off = sl_layout_area_off(&layout, copy / 2) + copy % 2 * layout.commit_bytes;
+    put(rig.path, p->theirs.bytes + off, (size_t)layout.commit_bytes, off);
+    return memcmp(p->ours.bytes + off, p->theirs.bytes + off, (size_t)layout.commit_bytes) != 0;
+}
+
+/* A newer record of another text, whole, in any of the four places: the tokens are ours. */
+static void foreign_commits(void **unused)
+{
+    (void)unused;
+    static pair p;
+    told t;
+    for (uint64_t ours = 1; ours <= 4; ours++) {
+        begin_commits(&p, ours, ours + 3, ours % 2 == 0 ? 300 : 900, false);
+        for (unsigned copy = 0; copy < COMMIT_PLACES; copy++) {
+            assert_true(swap_commit(&p, copy));
+            assert_true(try_open(false, p.n_tokens) && try_open(true, p.n_tokens));
+            assert_int_equal(try_verify(&t), SL_OK);
+            t = try_repair(false);
+            assert_true(t.n == 1 && t.n_lost == 0);
+            assert_true(is_same(rig.path, &p.ours));
+        }
+        end(&p);
+    }
+}
+
+/* Of one generation: what goes on from the commit before is ours. Before there was one nothing tells them apart. */
+static void foreign_commits_of_one_generation(void **unused)
+{
+    (void)unused;
+    static pair p;
+    for (uint64_t n = 1; n <= 3; n++) {
+        begin_commits(&p, n, n, 900, false);
+        for (unsigned copy = 0; copy < COMMIT_PLACES; copy++) {
+            if (swap_commit(&p, copy) && n == 1)
+                check_lost();
+            else
+                assert_true(try_open(false, p.n_tokens));
+            put_back(&p);
+        }
+        end(&p);
+    }
+}
+
+static void a_foreign_commit_in_a_finished_file(void **unused)
+{
+    (void)unused;
+    static pair p;
+    told t;
+    for (uint64_t theirs = 1; theirs <= 2; theirs++) {
+        begin_commits(&p, 3, theirs, 1500, true);
+        for (unsigned copy = 0; copy < COMMIT_PLACES; copy++) {
+            assert_true(swap_commit(&p, copy));
+            assert_true(try_open(false, p.n_tokens));
+            assert_int_equal(try_verify(&t), SL_OK);
+            if (copy % 2 == 0)
+                assert_true(try_open(true, p.n_tokens));
+            else
+                assert_int_equal(try_repair(false).n_lost, 0);
+            assert_true(is_same(rig.path, &p.ours));
+        }
+        end(&p);
+    }
+}
+
+/* A file that lost its end record, or a part of it. */
+static void a_lost_end_record_is_made_again(void **unused)
+{
+    (void)unused;
+    static pair p;
+    const uint64_t n_tokens[] = {3000, 5000, SL_SEGMENT_TOKENS};
+    for (int i = 0; i < 3; i++) {
+        begin(&p, n_tokens[i], 0, true);
+        for (uint64_t lost = 1; lost <= 2 * SL_FORMAT_END_BYTES; lost += 2 * SL_FORMAT_END_BYTES - 1) {
+            assert_int_equal(truncate(rig.path, (off_t)(p.ours.n - lost)), 0);
+            file_bytes shorter = load(rig.path);
+            assert_false(try_open(false, 0));
+            told t = try_repair(true);
+            bool can = n_tokens[i] % SL_SEGMENT_TOKENS != 0;
+            assert_true(t.n > 0 && (t.n_lost == 0) == can);
+            assert_true(is_same(rig.path, &shorter));
+            t = try_repair(false);
+            assert_true((t.n_lost == 0) == can);
+            assert_true(is_same(rig.path, can ? &p.ours : &shorter));
+            assert_int_equal(try_verify(&t), can ? SL_OK : SL_DAMAGED);
+            free(shorter.bytes);
+            put_back(&p);
+        }
+        end(&p);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_foreign_copy),    cmocka_unit_test(both_copies_are_foreign),
         cmocka_unit_test(two_contexts_fit),    cmocka_unit_test(damaged_and_foreign),
-        cmocka_unit_test(foreign_superblock),  cmocka_unit_test(end_of_other_tokens),
+        cmocka_unit_test(foreign_superblock),
+        cmocka_unit_test(foreign_commits),
+        cmocka_unit_test(foreign_commits_of_one_generation),
+        cmocka_unit_test(a_foreign_commit_in_a_finished_file),
+        cmocka_unit_test(a_lost_end_record_is_made_again),  cmocka_unit_test(end_of_other_tokens),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -205,6 +205,46 @@ static void uneven_layers_are_cut(void **unused)
     }
 }
 
+/* A prefill that is stopped amid a window: what its layers have of that is cut off, the rest is committed, and whoever
+ * goes on makes the file that one in one go makes. */
+static void a_kept_window_that_was_given_up(void **unused)
+{
+    (void)unused;
+    static durable_rig b;
+    sl_err err;
+    for (uint64_t i = 0; i < (EFFORT_IS_SMALL ? 6 : 20); i++) {
+        durable_rig_start(&b, durable_seed() + 30000 + i, 0);
+        durable_rig_build(&b, b.other);
+        uint64_t committed = kv_model_random(&b.model, b.n_all), kept = committed + 1 +
+                 kv_model_random(&b.model, b.n_all - committed), some = kv_model_random(&b.model, b.n_all - kept + 1);
+        durable_rig_create_file(&b, b.path);
+        durable_rig_open_kv(&b, true);
+        append_up_to(&b, committed);
+        durable_rig_commit(&b);
+        append_up_to(&b, kept);
+        durable_must(sl_kv_pass_begin(b.kv, true, &err), &err);
+        durable_must(sl_kv_pass_end(b.kv, &err), &err);
+        uint32_t ahead = 1 + (uint32_t)kv_model_random(&b.model, b.model.geom.n_layers);
+        for (uint32_t k = 0; k < ahead; k++)
+            durable_must(sl_kv_append(b.kv, k, durable_rig_groups(&b, k, kept), some, &err), &err);
+        if (committed > 0)
+            assert_int_equal(sl_kv_truncate(b.kv, committed - 1, &err), SL_USAGE);
+        durable_must(sl_kv_truncate(b.kv, kept, &err), &err);
+        durable_rig_commit(&b);
+        durable_rig_close(&b);
+        durable_rig_open_file(&b, b.path, true);
+        durable_rig_check_ids(&b, kept);
+        durable_rig_open_kv(&b, true);
+        durable_rig_walk(&b, kept);
+        append_up_to(&b, b.n_all);
+        durable_rig_commit(&b);
+        durable_must(sl_kv_finish(b.kv, &err), &err);
+        durable_rig_close(&b);
+        durable_rig_same_files(b.path, b.other);
+        durable_rig_stop(&b);
+    }
+}
+
 /* A cut that cannot read what it keeps says so, and so does everything afterwards. */
 static void failed_cut_is_told(void **unused)
 {
@@ -304,6 +344,7 @@ int main(void)
         cmocka_unit_test(damage_counts_to_the_end_of_the_part),
         cmocka_unit_test(cut_equals_plain),
         cmocka_unit_test(uneven_layers_are_cut),
+        cmocka_unit_test(a_kept_window_that_was_given_up),
         cmocka_unit_test(failed_cut_is_told),
         cmocka_unit_test(reader_on_a_full_disk),
         cmocka_unit_test(refusals),
