@@ -49,7 +49,8 @@ sl_status chat_talk_start(chat_talk *t, const cli_machine *machine, size_t room_
         t->draw.predict_tokens = room - 1;
     sl_context_options options = cli_context_options(machine, room - t->draw.predict_tokens);
     options.predict_tokens = t->draw.predict_tokens;
-    options.max_drafts = t->draw.max_drafts;
+    cli_draft_context(t->draft, &options);
+    cli_draft_draw(t->draft, &t->draw);
     options.talk = true;
     options.store_chat = true;
     options.stop = chat_stop;

@@ -5,6 +5,7 @@
 
 #include "answer.h"
 #include "cli.h"
+#include "draft_options.h"
 
 typedef struct chat_talk {
     cli *c;
@@ -13,6 +14,7 @@ typedef struct chat_talk {
     sl_context *context; /* owned */
     const char *path;    /* of the store */
     sl_draw_options draw;
+    const cli_draft *draft; /* borrowed */
     FILE *text_out;
     bool is_json, is_terminal; /* is_terminal: somebody reads along */
     size_t *questions; /* [n_questions] tokens before each that can be taken back */
@@ -22,8 +24,8 @@ typedef struct chat_talk {
     bool has_text;
 } chat_talk;
 
-/* With engine, store, path, draw (all but token and arg), text_out and the two flags filled in. room_tokens: of the
- * conversation beyond the file; 0: a default. */
+/* With engine, store, path, draw (all but drafting, token and arg), draft, text_out and the two flags filled in.
+ * room_tokens: of the conversation beyond the file; 0: a default. */
 sl_status chat_talk_start(chat_talk *t, const cli_machine *machine, size_t room_tokens, sl_err *err);
 void chat_talk_end(chat_talk *t); /* a talk of zeros: nothing */
 

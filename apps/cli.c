@@ -191,6 +191,7 @@ sl_status cli_open(cli *c, const cli_engine_options *options, sl_engine **out, s
         .n_threads = (uint32_t)options->threads,
         .vocab_only = options->vocab_only,
         .plan_only = options->plan_only,
+        .draft_model_path = options->draft_model,
         .trace_path = options->trace,
         .log = log_line,
         .progress = count_bytes,

@@ -17,6 +17,7 @@ typedef struct cli {
 
 typedef struct cli_engine_options {
     const char *model, *trace;
+    const char *draft_model; /* NULL: none */
     int64_t ram_bytes, threads;
     bool vocab_only, plan_only; /* set by the subcommand */
 } cli_engine_options;

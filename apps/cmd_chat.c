@@ -11,7 +11,8 @@ typedef struct chat_options {
     cli_machine machine;
     const char *store;
     cli_draw draw;
-    int64_t n_predict, room, drafts;
+    cli_draft draft;
+    int64_t n_predict, room;
 } chat_options;
 
 typedef struct chat_state {
@@ -29,7 +30,7 @@ typedef struct chat_state {
 
 enum {
     FIRST_OPTIONS = 1,
-    OWN_OPTIONS = 3,
+    OWN_OPTIONS = 2,
     LEAST_PREDICT = 1,
     TOKEN_BYTES = 16, /* of text, at most as texts go: what is longer finds no room */
     MOST_MESSAGE_BYTES = 256 << 10 /* what is longer is a document */
@@ -49,13 +50,12 @@ static size_t fill_options(chat_options *o, sl_arg *out)
          .default_text = "what the trained context leaves, at most 16K"},
         {.name = "predict", .letter = 'n', .kind = SL_ARG_KIND_INT, .out = &o->n_predict, .min = LEAST_PREDICT,
          .max = 1 << 24, .help = "most tokens of an answer", .default_text = "512"},
-        {.name = "draft", .kind = SL_ARG_KIND_INT, .out = &o->drafts, .min = 0, .max = 255,
-         .help = "drafted tokens verified per pass; never changes the text", .default_text = "15"},
     };
     size_t n = cli_model_options(&o->machine, out);
     n += cli_put_options(out + n, first, FIRST_OPTIONS);
     n += cli_put_options(out + n, own, OWN_OPTIONS);
     n += cli_draw_options(&o->draw, out + n);
+    n += cli_draft_options(&o->draft, out + n);
     n += cli_compute_options(&o->machine, out + n);
     n += cli_io_options(&o->machine, out + n);
     n += cli_long_options(&o->machine, out + n);
@@ -64,8 +64,8 @@ static size_t fill_options(chat_options *o, sl_arg *out)
 
 static bool parse(chat_options *o, int argc, char **argv, int *exit_code, sl_err *err)
 {
-    *o = (chat_options){.n_predict = 512, .drafts = 15};
-    sl_arg options[FIRST_OPTIONS + OWN_OPTIONS + CLI_DRAW_OPTIONS + CLI_MACHINE_OPTIONS];
+    *o = (chat_options){.n_predict = 512};
+    sl_arg options[FIRST_OPTIONS + OWN_OPTIONS + CLI_DRAW_OPTIONS + CLI_DRAFT_OPTIONS + CLI_MACHINE_OPTIONS];
     const sl_args_table table = {
         .usage = "sluice chat -m MODEL.gguf [-c BOOK.kv] [options]",
         .about = "Holds a conversation in the model's chat template. Ctrl-C stops an answer, /help tells the commands. "
@@ -77,7 +77,10 @@ static bool parse(chat_options *o, int argc, char **argv, int *exit_code, sl_err
     sl_args_result result;
     if (!cli_parse(&table, argc, argv, &result, exit_code, err))
         return false;
-    *exit_code = (int)cli_draw_check(&o->draw, err);
+    sl_status status = cli_draw_check(&o->draw, err);
+    if (status == SL_OK)
+        status = cli_draft_read(&o->draft, &o->machine.engine, err);
+    *exit_code = (int)status;
     return *exit_code == (int)SL_OK;
 }
 
@@ -274,7 +277,8 @@ static sl_status start(chat_state *s, sl_err *err)
         .engine = s->engine,
         .store = s->store,
         .path = s->o.store,
-        .draw = {.predict_tokens = (size_t)s->o.n_predict, .max_drafts = (size_t)s->o.drafts},
+        .draft = &s->o.draft,
+        .draw = {.predict_tokens = (size_t)s->o.n_predict},
         .text_out = out,
         .is_json = machine->json,
         .is_terminal = chat_lines_is_terminal(s->lines),
@@ -295,8 +299,10 @@ int cmd_chat(int argc, char **argv, sl_err *err)
     chat_state s;
     memset(&s, 0, sizeof s);
     int code = SL_OK;
-    if (!parse(&s.o, argc, argv, &code, err))
+    if (!parse(&s.o, argc, argv, &code, err)) {
+        cli_draft_free(&s.o.draft);
         return code;
+    }
     cli_init(&s.c);
     s.c.verbose = s.o.machine.verbose;
     code = (int)start(&s, err);
@@ -311,5 +317,6 @@ int cmd_chat(int argc, char **argv, sl_err *err)
     chat_talk_end(&s.talk);
     sl_store_close(s.store);
     free(s.message);
+    cli_draft_free(&s.o.draft);
     return cli_close(s.engine, code, err);
 }

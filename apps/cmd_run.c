@@ -4,7 +4,7 @@
 
 #include "run.h"
 
-enum { OWN_OPTIONS = 7, ALL_OWN_OPTIONS = OWN_OPTIONS + CLI_DRAW_OPTIONS };
+enum { OWN_OPTIONS = 6, ALL_OWN_OPTIONS = OWN_OPTIONS + CLI_DRAW_OPTIONS + CLI_DRAFT_OPTIONS };
 
 static size_t fill_options(run_options *o, sl_arg *out)
 {
@@ -20,19 +20,18 @@ static size_t fill_options(run_options *o, sl_arg *out)
          .help = "question and answer become part of the context file; Ctrl-C keeps what was answered"},
         {.name = "predict", .letter = 'n', .kind = SL_ARG_KIND_INT, .out = &o->n_predict, .min = 0, .max = 1 << 24,
          .group = "Answer", .help = "most tokens to generate", .default_text = "128"},
-        {.name = "draft", .kind = SL_ARG_KIND_INT, .out = &o->drafts, .min = 0, .max = 255,
-         .help = "drafted tokens verified per pass; never changes the text", .default_text = "15"},
         {.name = "logprobs", .kind = SL_ARG_KIND_INT, .out = &o->logprobs, .given = &o->has_logprobs, .min = 0,
          .max = SL_LOGPROBS_MAX, .help = "log-probability of each token and of the N best, by the raw logits"},
     };
     size_t n = cli_put_options(all, own, OWN_OPTIONS);
     n += cli_draw_options(&o->draw, all + n);
+    n += cli_draft_options(&o->draft, all + n);
     return cli_machine_table(&o->machine, all, n, out);
 }
 
 static bool parse(run_options *o, int argc, char **argv, int *exit_code, sl_err *err)
 {
-    *o = (run_options){.n_predict = 128, .drafts = 15};
+    *o = (run_options){.n_predict = 128};
     sl_arg options[ALL_OWN_OPTIONS + CLI_MACHINE_OPTIONS];
     const sl_args_table table = {
         .usage = "sluice run -m MODEL.gguf [-f DOC.txt | -c BOOK.kv] -p \"question\" [options]",
@@ -55,7 +54,10 @@ static bool parse(run_options *o, int argc, char **argv, int *exit_code, sl_err 
         text = "--append needs a context file to append to (-c)";
     else if (!o->machine.file && !o->question && !o->store)
         text = "nothing to read: give a document (-f), a context (-c) or a question (-p)";
-    *exit_code = (int)(text ? sl_text_error(err, SL_USAGE, "%s", text) : cli_draw_check(&o->draw, err));
+    sl_status status = text ? sl_text_error(err, SL_USAGE, "%s", text) : cli_draw_check(&o->draw, err);
+    if (status == SL_OK)
+        status = cli_draft_read(&o->draft, &o->machine.engine, err);
+    *exit_code = (int)status;
     return *exit_code == (int)SL_OK;
 }
 
@@ -111,7 +113,7 @@ static sl_status make_context(run_state *r, sl_err *err)
     options.stop = is_stopped;
     options.arg = r;
     options.predict_tokens = (size_t)r->o.n_predict;
-    options.max_drafts = (size_t)r->o.drafts;
+    cli_draft_context(&r->o.draft, &options);
     if (r->store)
         return run_make_context(r, &options, err);
     return cli_make_context(&r->c, r->engine, &options, &r->context, err);
@@ -121,7 +123,7 @@ static sl_status answer(run_state *r, sl_draw_result *result, sl_err *err)
 {
     sl_draw_options options = r->draw;
     options.predict_tokens = (size_t)r->o.n_predict;
-    options.max_drafts = (size_t)r->o.drafts;
+    cli_draft_draw(&r->o.draft, &options);
     options.token = on_token;
     options.arg = r;
     options.n_logprobs = (size_t)r->o.logprobs;
@@ -188,8 +190,10 @@ int cmd_run(int argc, char **argv, sl_err *err)
     run_state r;
     memset(&r, 0, sizeof r);
     int code = SL_OK;
-    if (!parse(&r.o, argc, argv, &code, err))
+    if (!parse(&r.o, argc, argv, &code, err)) {
+        cli_draft_free(&r.o.draft);
         return code;
+    }
     cli_init(&r.c);
     r.c.verbose = r.o.machine.verbose;
     r.text_out = r.o.machine.json ? stderr : stdout;
@@ -200,6 +204,7 @@ int cmd_run(int argc, char **argv, sl_err *err)
         run_put_back(&r);
     free(r.document);
     cli_answer_free(&r.answer);
+    cli_draft_free(&r.o.draft);
     sl_context_destroy(r.context);
     sl_store_close(r.store);
     if (r.engine)

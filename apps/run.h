@@ -5,13 +5,15 @@
 
 #include "answer.h"
 #include "cli.h"
+#include "draft_options.h"
 #include "draw_options.h"
 
 typedef struct run_options {
     cli_machine machine;
     const char *question, *store;
     cli_draw draw;
-    int64_t n_predict, drafts, logprobs;
+    cli_draft draft;
+    int64_t n_predict, logprobs;
     bool chat, append, has_logprobs;
 } run_options;
 

@@ -34,6 +34,9 @@ typedef struct sl_engine_options {
     uint32_t n_threads; /* 0: as many as processors */
     bool vocab_only;    /* tokenizer and metadata alone: no weights, no contexts */
     bool plan_only;     /* weights are counted, not loaded: for sl_engine_plan */
+    /* A second, smaller model with the same tokens, to draft with (SL_DRAFT_WITH_MODEL); refused where a token differs,
+     * naming the first. Read by sl_engine_open. NULL: none. */
+    const char *draft_model_path;
     const char *trace_path; /* Chrome trace of everything the engine does; NULL: none */
     /* One line of text: `warning` false = information. NULL: silent. */
     void (*log)(void *arg, bool warning, const char *text);
@@ -115,6 +118,13 @@ typedef enum sl_io { SL_IO_AUTO, SL_IO_URING, SL_IO_POOL, SL_IO_BUFFERED } sl_io
 
 typedef struct sl_store sl_store; /* a context file: below */
 
+/* What drafts: proposes the tokens that a burst verifies. Drafts change the speed, never the text. */
+enum {
+    SL_DRAFT_WITH_NGRAM = 1, /* what followed the places where the text's end occurred before */
+    SL_DRAFT_WITH_SELF = 2,  /* the model itself, over the hot part of its cache */
+    SL_DRAFT_WITH_MODEL = 4  /* the engine's draft model */
+};
+
 typedef struct sl_context_options {
     sl_cache cache;
     const char *kv_dir;     /* NULL: $SLUICE_KV_DIR, else /var/tmp */
@@ -128,7 +138,13 @@ typedef struct sl_context_options {
     sl_io io;
     bool io_probe;          /* measure the disk anew, two seconds, whatever is remembered of it */
     bool all_logits;        /* sl_context_score will follow: for the estimate */
-    size_t max_drafts;      /* 0 to 255: rows of a burst less one */
+    size_t max_drafts;      /* 0 to 255: rows of a burst less one, at most; memory is planned for it */
+    /* max_drafts is less where memory is short: sl_plan.max_drafts says what it is then. */
+    bool draft_auto;
+    /* SL_DRAFT_WITH_*, any of them together; what each burst takes is chosen by what they yield. 0: n-gram, the draft
+     * model if the engine has one, and self where the context is long and memory allows. */
+    unsigned drafters;
+    size_t hot_tokens; /* of each layer and KV head, resident for SL_DRAFT_WITH_SELF; 0: 4096, less where memory is short */
     double rope_scale;      /* linear position scaling, extends the trained context; 0: the model's own */
     bool force_context;     /* allow positions beyond the trained context */
     /* A context file whose tokens the context starts with; prompt_tokens then come on top. Borrowed: closed after the
@@ -156,6 +172,10 @@ typedef struct sl_plan {
     uint64_t disk_free_bytes; /* UINT64_MAX: the file system does not count them */
     size_t window_tokens, max_tokens;
     uint32_t n_slots;
+    size_t max_drafts;    /* of a burst */
+    unsigned drafters;    /* SL_DRAFT_WITH_*: those that there will be */
+    size_t hot_tokens;    /* 0: without SL_DRAFT_WITH_SELF */
+    uint64_t draft_bytes; /* of the draft model: weights, cache, working memory; the others are in table and window bytes */
 } sl_plan;
 
 /* How long it will take: floors from rates measured on this machine, with these kernels, threads and disk. A rate that
@@ -233,6 +253,9 @@ typedef struct sl_token_logprobs {
  * biases change a copy of the logits, in this order: a token that stands c > 0 times among the last penalty_last_n,
  * prompt included, has its logit divided by repeat_penalty, or multiplied if it is not positive; then
  * c * frequency_penalty + presence_penalty is taken off; then its biases are added. */
+/* Whether drafts may branch: AUTO as is chosen with draft_auto, else a chain. */
+typedef enum sl_draft_shape { SL_DRAFT_SHAPE_AUTO, SL_DRAFT_SHAPE_CHAIN, SL_DRAFT_SHAPE_TREE } sl_draft_shape;
+
 typedef struct sl_draw_options {
     float temp;     /* 0: greedy */
     uint32_t top_k; /* 0: all */
@@ -251,7 +274,11 @@ typedef struct sl_draw_options {
     const char *const *stops;
     size_t n_stops;
     size_t predict_tokens; /* at most the context's */
-    size_t max_drafts;     /* at most the context's */
+    size_t max_drafts;     /* of a burst: at most the context's; with draft_auto what is more is the context's */
+    /* How many, and in what shape, is chosen burst by burst from what they cost and yield; max_drafts is the most. False:
+     * max_drafts, wherever there are so many. */
+    bool draft_auto;
+    sl_draft_shape draft_shape;
     size_t n_logprobs;     /* candidates that `logprobs` is given; at most SL_LOGPROBS_MAX */
     /* Before each `token` with an id. NULL: nothing is computed for it. */
     void (*logprobs)(void *arg, const sl_token_logprobs *token);
@@ -320,6 +347,15 @@ typedef struct sl_score_options {
 sl_status sl_context_score(sl_context *context, const int32_t *ids, size_t n, const sl_score_options *options,
                            double *perplexity, sl_err *err);
 
+enum { SL_DRAFTERS_MAX = 8, SL_DRAFT_DEPTHS = 16 };
+
+/* What came of a drafter's proposals. A node's depth: how many drafts it stands behind; the last is of all deeper. */
+typedef struct sl_drafter_stats {
+    const char *name; /* "n-gram", "self", "model" */
+    size_t n_verified[SL_DRAFT_DEPTHS], n_accepted[SL_DRAFT_DEPTHS];
+    double seconds; /* in it */
+} sl_drafter_stats;
+
 /* Measured in this run. */
 typedef struct sl_stats {
     size_t prompt_tokens;
@@ -336,6 +372,9 @@ typedef struct sl_stats {
     double decode_read_s;
     size_t n_windows, n_passes; /* prefill windows; decode passes */
     size_t n_rows, n_drafted, n_accepted, n_tokens; /* of decoding: rows verified, drafts, drafts kept, tokens drawn */
+    size_t n_drafters;
+    sl_drafter_stats drafters[SL_DRAFTERS_MAX];
+    double draft_s, pass_s, accept_s; /* of decode_s: proposing, passes with drawing from them, keeping what was accepted */
     uint64_t peak_rss_bytes;
     int64_t page_cache_growth_bytes; /* of the context's file; -1 unknown */
     const char *io_mode;   /* "direct", "buffered" or "memory" */

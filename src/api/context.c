@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "api/drafters.h"
 #include "api/measure.h"
 #include "api/plan.h"
 #include "api/store.h"
@@ -32,7 +33,16 @@ static sl_status create(sl_context *context, sl_err *err)
     if (io)
         context->io = *io;
     context->cached_bytes = cached_bytes(context->options.store);
-    status = sl_session_create(&session, &context->session, err);
+    context->options.max_drafts = context->plan.max_drafts;
+    status = sl_drafters_make(engine, context->plan.drafters, &session, &context->model_drafter, err);
+    sl_drafter model;
+    if (context->model_drafter) {
+        model = sl_model_drafter_drafter(context->model_drafter);
+        session.drafters = &model;
+        session.n_drafters = 1;
+    }
+    if (status == SL_OK)
+        status = sl_session_create(&session, &context->session, err);
     if (status == SL_OK && context->options.store) {
         context->options.store->in_use = true;
         context->has_store = true;
@@ -77,6 +87,7 @@ void sl_context_destroy(sl_context *context)
         return;
     sl_budget *budget = &context->engine->budget;
     sl_session_destroy(context->session);
+    sl_model_drafter_destroy(context->model_drafter);
     if (context->has_store)
         context->options.store->in_use = false;
     sl_mem_free(budget, context->layers);

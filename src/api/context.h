@@ -3,6 +3,7 @@
 #define SL_API_CONTEXT_H
 
 #include "api/engine.h"
+#include "decode/model_drafter.h"
 #include "decode/session.h"
 
 /* FRESH -feed-> FED -feed-> FED -generate-> DONE; FRESH -score-> DONE.
@@ -26,6 +27,7 @@ struct sl_context {
     sl_io_profile io;           /* of the disk that the cache is on */
     bool has_io, has_store;
     sl_session *session;
+    sl_model_drafter *model_drafter; /* NULL: none */
     sl_plan plan;
     sl_kv_layer *layers; /* [n_layers] of the geometry */
     int64_t cached_bytes; /* of the file that it starts with, in the page cache, before; -1 unknown */

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "api/draft_model.h"
 #include "api/plan.h"
 #include "base/hash.h"
 #include "platform/os.h"
@@ -92,21 +93,27 @@ static sl_status set_budget(sl_engine *engine, sl_err *err)
 void sl_engine_memory(const sl_engine *engine, uint64_t *limit_bytes, uint64_t *used_bytes)
 {
     *limit_bytes = engine->ram_bytes > engine->program_bytes ? engine->ram_bytes - engine->program_bytes : 0;
-    *used_bytes = engine->budget.used_bytes + (engine->is_loaded ? 0 : engine->weight_map_bytes);
+    *used_bytes = engine->budget.used_bytes + (engine->is_loaded ? 0 : engine->weight_map_bytes) +
+                  (engine->draft.is_loaded ? 0 : engine->draft.map_bytes);
 }
 
-/* Before any is read: each tensor in a mapping of its own, and the buffer they are read through. */
-static void count_weights(sl_engine *engine, const sl_gguf *gguf)
+uint64_t sl_engine_count_weights(const sl_gguf *gguf, const sl_hparams *hp)
 {
     enum { HEAP_HEAD = 32 };
-    uint64_t bytes = engine->hp.n_layers * sizeof(sl_layer_weights) + sizeof(sl_weights) + 2 * HEAP_HEAD;
+    uint64_t bytes = hp->n_layers * sizeof(sl_layer_weights) + sizeof(sl_weights) + 2 * HEAP_HEAD;
     for (size_t i = 0; i < sl_gguf_n_tensors(gguf); i++) {
         const sl_gguf_tensor *tensor = sl_gguf_tensor_at(gguf, i);
         bytes += tensor->n_dims == 1 ? tensor->bytes + HEAP_HEAD
                                      : (tensor->bytes + SL_MEM_ALIGN - 1) / SL_MEM_ALIGN * SL_MEM_ALIGN;
     }
-    engine->weight_map_bytes = bytes;
-    engine->load_bytes = engine->program_bytes + engine->budget.used_bytes + bytes +
+    return bytes;
+}
+
+/* Before any is read: each tensor in a mapping of its own, and the buffer they are read through. */
+static void count_weights(sl_engine *engine, const sl_gguf *gguf)
+{
+    engine->weight_map_bytes = sl_engine_count_weights(gguf, &engine->hp);
+    engine->load_bytes = engine->program_bytes + engine->budget.used_bytes + engine->weight_map_bytes +
                          sl_weights_buffer_bytes(&engine->hp);
 }
 
@@ -276,6 +283,8 @@ static sl_status open_engine(sl_engine *engine, sl_err *err)
         return status;
     sl_kernels_init(&engine->kernels, engine->level);
     status = open_model(engine, err);
+    if (status == SL_OK && options->draft_model_path && !options->vocab_only)
+        status = sl_draft_model_load(engine, err);
     /* Last: a model that is refused has overwritten no file. */
     if (status == SL_OK && options->trace_path)
         status = sl_trace_open(options->trace_path, &engine->trace, err);
@@ -320,6 +329,7 @@ void sl_engine_close(sl_engine *engine)
     if (sl_engine_end_trace(engine, &err) != SL_OK)
         sl_log_write(&engine->log, SL_LOG_LEVEL_WARNING, "%s", err.text);
     sl_pool_destroy(engine->pool);
+    sl_draft_model_unload(engine);
     sl_weights_destroy(engine->weights);
     sl_tok_destroy(engine->tok);
     sl_mem_free(&engine->budget, engine->io.dir);

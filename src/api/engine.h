@@ -22,6 +22,13 @@ typedef struct sl_engine_io {
     bool was_probed; /* by this engine, with or without success */
 } sl_engine_io;
 
+/* Of a second model, which drafts. */
+typedef struct sl_draft_model {
+    sl_weights *weights; /* NULL: there is none. plan_only: hyper-parameters alone */
+    uint64_t map_bytes;  /* that the weights take of the budget */
+    bool is_loaded;
+} sl_draft_model;
+
 struct sl_engine {
     sl_engine_options options;
     char *path; /* copy of the model's */
@@ -39,6 +46,7 @@ struct sl_engine {
     sl_weights *weights; /* NULL: vocab_only. plan_only: hyper-parameters and size alone */
     bool is_loaded;      /* the weights are in memory */
     sl_model_work work;
+    sl_draft_model draft;
     uint64_t weight_map_bytes; /* that the weights take of the budget */
     uint64_t load_bytes;       /* resident at most while they are read, the program included */
     char *chat_template; /* NULL: none in the file; terminated */
@@ -50,6 +58,9 @@ struct sl_engine {
 /* What may be taken in all beside the program, and what is taken of it already; weights that are not loaded (yet) are
  * counted as if they were. used may be more than limit. */
 void sl_engine_memory(const sl_engine *engine, uint64_t *limit_bytes, uint64_t *used_bytes);
+
+/* What a model's weights will take of a budget. */
+uint64_t sl_engine_count_weights(const sl_gguf *gguf, const sl_hparams *hp);
 
 /* tokenizer.ggml.* of a model file -> tokenizer. */
 sl_status sl_engine_load_tok(sl_engine *engine, const sl_gguf *gguf, sl_err *err) SL_CHECK;

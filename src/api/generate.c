@@ -137,11 +137,12 @@ static sl_sampling sampling_of(const sl_draw_options *o)
 static sl_status generate(emitter *e, sl_context *context, sl_generate_result *result, sl_err *err)
 {
     const sl_draw_options *options = e->options;
+    const size_t most = context->options.max_drafts;
     const sl_generate_options generate = {
         .sampling = sampling_of(options),
         .n_predict = options->predict_tokens,
         .n_context = context->plan.max_tokens,
-        .max_drafts = options->max_drafts,
+        .max_drafts = options->max_drafts < most ? options->max_drafts : most,
         .is_end = is_end,
         .drawn = options->logprobs ? emit_logprobs : NULL,
         .token = emit_token,
@@ -171,7 +172,7 @@ sl_status sl_engine_check_draw(const sl_engine *engine, const sl_draw_options *o
 
 static sl_status check_options(const sl_context *context, const sl_draw_options *options, sl_err *err)
 {
-    if (options->max_drafts > context->options.max_drafts ||
+    if ((options->max_drafts > context->options.max_drafts && !options->draft_auto) ||
         options->predict_tokens > context->options.predict_tokens)
         return sl_err_set(err, SL_USAGE, "generate: %zu drafts, %zu tokens, planned were at most %zu and %zu",
                           options->max_drafts, options->predict_tokens, context->options.max_drafts,

@@ -2,9 +2,12 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "api/draft_model.h"
+#include "api/drafters.h"
 #include "api/measure.h"
 #include "api/store.h"
 #include "decode/stops.h"
@@ -122,6 +125,8 @@ sl_status sl_plan_session(sl_engine *engine, const sl_context_options *o, sl_kv_
 {
     size_t n_context = 0;
     sl_status status = check_options(o, err);
+    if (status == SL_OK)
+        status = sl_drafters_check(engine, o, err);
     if (status == SL_OK && o->store)
         status = sl_store_check(engine, o, err);
     if (status == SL_OK)
@@ -130,6 +135,7 @@ sl_status sl_plan_session(sl_engine *engine, const sl_context_options *o, sl_kv_
         status = sl_store_expect_room(o->store, n_context, err);
     if (status != SL_OK)
         return status;
+    const unsigned drafters = sl_drafters_wanted(engine, o, n_context);
     for (uint32_t i = 0; i < engine->hp.n_layers; i++)
         layers[i] = (sl_kv_layer){engine->hp.n_kv_heads, engine->hp.head_dim};
     *out = (sl_session_options){
@@ -157,7 +163,7 @@ sl_status sl_plan_session(sl_engine *engine, const sl_context_options *o, sl_kv_
         .commit_tokens = o->commit_tokens > 0 ? o->commit_tokens : SL_SEGMENT_TOKENS,
         .will_decode = o->predict_tokens > 0,
         .talks = talks(o),
-        .ngram = o->max_drafts > 0,
+        .ngram = (drafters & SL_DRAFT_WITH_NGRAM) != 0,
         .stop = o->stop,
         .arg = o->arg,
     };
@@ -202,12 +208,15 @@ static uint64_t window_leaves(const sl_session_options *session)
 
 static sl_status refuse(const sl_plan *plan, sl_err *err)
 {
+    char draft[48] = "";
+    if (plan->draft_bytes > 0)
+        snprintf(draft, sizeof draft, ", draft model %.1f", mib(plan->draft_bytes));
     return sl_err_set(err, SL_REFUSED,
                       "memory budget of %.1f MiB is too small, %" PRIu64 "M would do: program %.1f MiB, weights %.1f, "
-                      "tables %.1f, ring %.1f, smallest window and burst %.1f",
+                      "tables %.1f, ring %.1f, smallest window and burst %.1f%s",
                       mib(plan->ram_bytes), (plan->needed_bytes + NOISE_BYTES + MIB - 1) / MIB,
                       mib(plan->program_bytes), mib(plan->weight_bytes), mib(plan->table_bytes), mib(plan->ring_bytes),
-                      mib(plan->window_bytes));
+                      mib(plan->window_bytes), draft);
 }
 
 /* Ring size: what the caller asked for, else a share of the room, and where the budget allows what holds all reads in
@@ -248,8 +257,18 @@ static uint64_t context_tables(const sl_context_options *options, const sl_sessi
            options->score_best * (sizeof(int32_t) + sizeof(float)) + max_u64(save, message);
 }
 
+/* SL_DRAFT_WITH_*: those that the session will have. */
+static unsigned drafters_of(const sl_engine *engine, const sl_context_options *options,
+                            const sl_session_options *session)
+{
+    if (session->max_drafts == 0)
+        return 0;
+    const unsigned wanted = sl_drafters_wanted(engine, options, session->max_tokens);
+    return wanted & ~(unsigned)SL_DRAFT_WITH_SELF;
+}
+
 /* What is fixed before any choice; the plan then holds the smallest of everything. */
-static void start_plan(const sl_engine *engine, const sl_context_options *options, sl_session_options *session,
+static void start_plan(sl_engine *engine, const sl_context_options *options, sl_session_options *session,
                        sl_plan *plan)
 {
     const sl_geom *geom = &session->kv.geom;
@@ -263,28 +282,37 @@ static void start_plan(const sl_engine *engine, const sl_context_options *option
     plan->kv_bytes = session->max_tokens * plan->kv_token_bytes;
     plan->max_tokens = session->max_tokens;
     plan->n_slots = N_SLOTS;
-    plan->table_bytes = used - plan->weight_bytes + context_tables(options, session);
+    plan->max_drafts = session->max_drafts;
+    plan->drafters = drafters_of(engine, options, session);
+    plan->draft_bytes = sl_draft_model_bytes(engine) +
+                        sl_drafters_bytes(engine, plan->drafters, session->max_tokens);
+    plan->table_bytes = used - plan->weight_bytes - sl_draft_model_bytes(engine) + context_tables(options, session);
     plan->window_tokens = options->window_tokens ? options->window_tokens : SL_TILE;
     plan->window_bytes = bytes_with_window(session, plan->window_tokens);
     plan->ring_bytes = max_u64(N_SLOTS * sl_geom_max_part_bytes(geom),
                                options->ring_bytes / N_SLOTS / SL_SECTOR_BYTES * SL_SECTOR_BYTES * N_SLOTS);
-    plan->needed_bytes = plan->program_bytes + plan->weight_bytes + plan->table_bytes + plan->ring_bytes +
-                         plan->window_bytes;
+    plan->needed_bytes = plan->program_bytes + plan->weight_bytes + plan->draft_bytes + plan->table_bytes +
+                         plan->ring_bytes + plan->window_bytes;
     plan->needed_bytes = max_u64(plan->needed_bytes, engine->load_bytes);
 }
 
 /* Spends the budget. */
-static sl_status spend(const sl_engine *engine, const sl_context_options *options, sl_session_options *session,
+static sl_status spend(sl_engine *engine, const sl_context_options *options, sl_session_options *session,
                        sl_plan *plan, sl_err *err)
 {
     const sl_geom *geom = &session->kv.geom;
     uint64_t limit = 0, used = 0;
     sl_engine_memory(engine, &limit, &used);
     start_plan(engine, options, session, plan);
+    while (plan->needed_bytes > plan->ram_bytes && options->draft_auto && session->max_drafts > 1) {
+        session->max_drafts /= 2;
+        start_plan(engine, options, session, plan);
+    }
     /* the unfilled tiles never leave memory */
     uint64_t kv_bytes = plan->max_tokens / SL_TILE * SL_TILE * plan->kv_token_bytes;
     plan->disk_bytes = kv_bytes + (uint64_t)geom->n_layers * SL_SECTOR_BYTES;
-    uint64_t room = less(limit, used + context_tables(options, session));
+    uint64_t room = less(limit, used + context_tables(options, session) + plan->draft_bytes -
+                                    sl_draft_model_bytes(engine));
     sl_status status = choose_ring(options, geom, less(room, plan->window_bytes), kv_bytes, session, err);
     if (status != SL_OK)
         return status;
@@ -317,6 +345,7 @@ sl_status sl_plan_sufficient(sl_engine *engine, uint64_t *out_bytes, sl_err *err
         .prompt_tokens = engine->hp.n_ctx_train - 1,
         .predict_tokens = 1,
         .max_drafts = 15,
+        .drafters = SL_DRAFT_WITH_NGRAM,
     };
     sl_kv_layer *layers = NULL;
     sl_session_options session;

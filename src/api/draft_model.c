@@ -1,0 +1,151 @@
+#include "api/draft_model.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "tok/quote.h"
+
+/* ---------------------------------------------------------------------------------------------------- the vocabulary */
+
+static sl_status find_tokens(const sl_gguf *gguf, const sl_gguf_value **out, sl_err *err)
+{
+    static const char key[] = "tokenizer.ggml.tokens";
+    *out = sl_gguf_find(gguf, key);
+    if (!*out || (*out)->type != SL_GGUF_TYPE_ARRAY || (*out)->item_type != SL_GGUF_TYPE_STRING)
+        return sl_err_set(err, SL_DAMAGED, "%s: %s is %s", sl_gguf_path(gguf), key,
+                          *out ? "not an array of strings" : "missing");
+    return SL_OK;
+}
+
+static sl_quote quoted(sl_gguf_string text)
+{
+    return sl_quote_of((sl_tok_text){text.data, text.size});
+}
+
+static sl_status compare_tokens(const sl_gguf *model, const sl_gguf *draft, sl_err *err)
+{
+    const sl_gguf_value *of_model = NULL, *of_draft = NULL;
+    sl_status status = find_tokens(model, &of_model, err);
+    if (status == SL_OK)
+        status = find_tokens(draft, &of_draft, err);
+    if (status != SL_OK)
+        return status;
+    sl_gguf_iter a = sl_gguf_iter_start(of_model), b = sl_gguf_iter_start(of_draft);
+    for (uint64_t id = 0;; id++) {
+        sl_gguf_string here, there;
+        const bool has_here = sl_gguf_iter_string(&a, &here), has_there = sl_gguf_iter_string(&b, &there);
+        if (!has_here && !has_there)
+            return SL_OK;
+        if (!has_here || !has_there)
+            return sl_err_set(err, SL_REFUSED,
+                              "%s cannot draft for %s: it has %" PRIu64 " tokens, expected %" PRIu64
+                              "; token %" PRIu64 " is '%s' of one alone",
+                              sl_gguf_path(draft), sl_gguf_path(model), of_draft->n_items, of_model->n_items, id,
+                              quoted(has_here ? here : there).text);
+        if (here.size != there.size || memcmp(here.data, there.data, here.size) != 0)
+            return sl_err_set(err, SL_REFUSED, "%s cannot draft for %s: token %" PRIu64 " is '%s', expected '%s'",
+                              sl_gguf_path(draft), sl_gguf_path(model), id, quoted(there).text, quoted(here).text);
+    }
+}
+
+/* Where both files name them: a text ends and begins with the same tokens. */
+static sl_status compare_specials(const sl_gguf *model, const sl_gguf *draft, sl_err *err)
+{
+    static const char *const keys[] = {"tokenizer.ggml.bos_token_id", "tokenizer.ggml.eos_token_id",
+                                       "tokenizer.ggml.eot_token_id"};
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
+        uint64_t here = 0, there = 0;
+        if (!sl_gguf_find(model, keys[i]) || !sl_gguf_find(draft, keys[i]))
+            continue;
+        sl_status status = sl_gguf_get_uint(model, keys[i], 0, UINT32_MAX, &here, err);
+        if (status == SL_OK)
+            status = sl_gguf_get_uint(draft, keys[i], 0, UINT32_MAX, &there, err);
+        if (status == SL_OK && here != there)
+            status = sl_err_set(err, SL_REFUSED, "%s cannot draft for %s: %s is %" PRIu64 ", expected %" PRIu64,
+                                sl_gguf_path(draft), sl_gguf_path(model), keys[i], there, here);
+        if (status != SL_OK)
+            return status;
+    }
+    return SL_OK;
+}
+
+static sl_status compare(sl_engine *engine, const sl_gguf *draft, sl_err *err)
+{
+    sl_gguf *model = NULL;
+    sl_status status = sl_gguf_open(engine->path, &engine->budget, &model, err);
+    if (status == SL_OK)
+        status = compare_tokens(model, draft, err);
+    if (status == SL_OK)
+        status = compare_specials(model, draft, err);
+    sl_gguf_close(model);
+    return status;
+}
+
+/* ------------------------------------------------------------------------------------------------------- the weights */
+
+static double mib(uint64_t bytes)
+{
+    return (double)bytes / (double)(1 << 20);
+}
+
+static sl_status stand_in(sl_engine *engine, const sl_hparams *hp, sl_err *err)
+{
+    sl_draft_model *draft = &engine->draft;
+    sl_status status = sl_mem_new(&engine->budget, 1, sizeof *draft->weights, "weights", &draft->weights, err);
+    if (status != SL_OK)
+        return status;
+    draft->weights->budget = &engine->budget;
+    draft->weights->hp = *hp;
+    return SL_OK;
+}
+
+static sl_status load_weights(sl_engine *engine, const sl_gguf *gguf, const sl_hparams *hp, sl_err *err)
+{
+    sl_draft_model *draft = &engine->draft;
+    draft->map_bytes = sl_engine_count_weights(gguf, hp);
+    if (engine->options.plan_only)
+        return stand_in(engine, hp, err);
+    const uint64_t all = engine->program_bytes + engine->budget.used_bytes + draft->map_bytes +
+                         sl_weights_buffer_bytes(hp);
+    if (all > engine->ram_bytes)
+        return sl_err_set(err, SL_REFUSED,
+                          "memory budget of %.1f MiB is too small for a draft model: its weights of %.1f MiB make %.1f "
+                          "with what is there, and the context comes on top",
+                          mib(engine->ram_bytes), mib(draft->map_bytes), mib(all));
+    sl_status status = sl_weights_load(gguf, &engine->budget, engine->options.progress, engine->options.arg,
+                                       &draft->weights, err);
+    draft->is_loaded = status == SL_OK;
+    engine->load_bytes = all > engine->load_bytes ? all : engine->load_bytes;
+    return status;
+}
+
+sl_status sl_draft_model_load(sl_engine *engine, sl_err *err)
+{
+    sl_gguf *gguf = NULL;
+    sl_hparams hp;
+    sl_status status = sl_gguf_open(engine->options.draft_model_path, &engine->budget, &gguf, err);
+    if (status == SL_OK)
+        status = compare(engine, gguf, err);
+    if (status == SL_OK)
+        status = sl_hparams_read(gguf, &hp, err);
+    if (status == SL_OK)
+        status = sl_weights_check(gguf, &hp, err);
+    if (status == SL_OK && hp.n_vocab != engine->hp.n_vocab)
+        status = sl_err_set(err, SL_REFUSED, "%s cannot draft for %s: it gives %" PRIu32 " logits, expected %" PRIu32,
+                            engine->options.draft_model_path, engine->path, hp.n_vocab, engine->hp.n_vocab);
+    if (status == SL_OK)
+        status = load_weights(engine, gguf, &hp, err);
+    sl_gguf_close(gguf);
+    return status;
+}
+
+void sl_draft_model_unload(sl_engine *engine)
+{
+    sl_weights_destroy(engine->draft.weights);
+    engine->draft = (sl_draft_model){.weights = NULL};
+}
+
+uint64_t sl_draft_model_bytes(const sl_engine *engine)
+{
+    return engine->draft.map_bytes;
+}
