@@ -15,7 +15,7 @@
 #ifndef SL_SESSION_H
 #define SL_SESSION_H
 
-#include "decode/drafter.h"
+#include "decode/draft_counts.h"
 #include "decode/sampler.h"
 #include "model/graph.h"
 #include "store/kv.h"
@@ -31,6 +31,7 @@ typedef struct sl_session_options {
     size_t max_tokens;
     size_t window_rows; /* a multiple of 64 */
     size_t max_drafts;  /* rows of a burst less one */
+    bool trees;         /* drafts may branch: some memory more */
     double rope_factor; /* 0: the model's own */
     bool will_decode;   /* generate follows the last feed */
     bool talks;         /* and feeds follow a generate: memory is kept for both, resident parts get none of it */
@@ -77,7 +78,9 @@ typedef struct sl_generate_options {
     sl_sampling sampling;
     size_t n_predict;
     size_t n_context;  /* no token is drawn for a position at or past it; at most max_tokens */
-    size_t max_drafts; /* at most the session's */
+    size_t max_drafts; /* of a burst; at most the session's */
+    bool draft_auto;   /* how many of them is chosen each burst, by what they yield; false: as many as there are */
+    bool may_branch;   /* drafts may form a tree: with sl_session_options.trees */
     const sl_drafter *drafter; /* NULL: the session's own, if any */
     bool (*is_end)(void *arg, int32_t id);
     /* Every token drawn, before the other two, and the logits [n_vocab] that it was drawn from, before penalties and
@@ -94,6 +97,7 @@ typedef struct sl_generate_result {
     size_t n_passes;      /* bursts */
     size_t n_rows;        /* verified */
     size_t n_drafted, n_accepted;
+    sl_draft_counts draft;
 } sl_generate_result;
 
 /* After a feed that left logits. A stop is no error, in the middle of a pass neither: what was drawn is in the history.
