@@ -31,6 +31,7 @@ target_compile_definitions(test_blocks PRIVATE GOLDEN_DIR="${CMAKE_CURRENT_SOURC
 sluice_test(check test_gemm_ref)
 sluice_test(check test_family_ref)
 sluice_test(prop test_session)
+sluice_test(prop test_speculation)
 sluice_test(prop test_talk)
 sluice_test(prop test_talk_files)
 sluice_test(check test_attn_ref)
