@@ -88,7 +88,7 @@ static void visit_tensors(const sl_gguf *gguf, const sl_model_visitor *visitor, 
 
 static uint64_t token_bytes(const sl_hparams *hp, sl_kv_type type)
 {
-    sl_kv_layer layer = {hp->n_kv_heads, hp->head_dim};
+    sl_kv_layer layer = sl_hparams_kv_layer(hp, 0);
     sl_geom geom = {type, 1, &layer};
     return sl_geom_check(&geom, NULL) == SL_OK ? sl_geom_token_bytes(&geom) * hp->n_layers : 0;
 }

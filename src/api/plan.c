@@ -97,7 +97,7 @@ static bool talks(const sl_context_options *o)
  * fed as it goes, what it leaves of all that may come. */
 static sl_status choose_context(const sl_engine *engine, const sl_context_options *o, size_t *n_context, sl_err *err)
 {
-    double scale = o->rope_scale != 0.0 ? o->rope_scale / engine->hp.rope_factor : 1.0;
+    double scale = o->rope_scale != 0.0 ? o->rope_scale / engine->hp.rope.factor : 1.0;
     double trained = (double)engine->hp.n_ctx_train * (scale > 1.0 ? scale : 1.0);
     size_t fed = stored_tokens(o) + o->prompt_tokens, all = fed + o->predict_tokens;
     bool is_free = o->force_context || engine->options.plan_only;
@@ -137,7 +137,7 @@ sl_status sl_plan_session(sl_engine *engine, const sl_context_options *o, sl_kv_
         return status;
     const unsigned drafters = sl_drafters_wanted(engine, o, n_context);
     for (uint32_t i = 0; i < engine->hp.n_layers; i++)
-        layers[i] = (sl_kv_layer){engine->hp.n_kv_heads, engine->hp.head_dim};
+        layers[i] = sl_hparams_kv_layer(&engine->hp, i);
     *out = (sl_session_options){
         .weights = engine->weights,
         .kernels = &engine->kernels,
@@ -158,7 +158,7 @@ sl_status sl_plan_session(sl_engine *engine, const sl_context_options *o, sl_kv_
                .log = engine->log},
         .max_tokens = n_context,
         .max_drafts = o->max_drafts,
-        .rope_factor = o->rope_scale,
+        .rope = sl_engine_rope(engine, o),
         .commit_s = o->commit_seconds > 0.0 ? o->commit_seconds : COMMIT_SECONDS,
         .commit_tokens = o->commit_tokens > 0 ? o->commit_tokens : SL_SEGMENT_TOKENS,
         .will_decode = o->predict_tokens > 0,

@@ -152,7 +152,7 @@ static sl_status repair_parts(repairing *r, const sl_repair_work *work, sl_err *
             .budget = session.budget,
             .geom = session.kv.geom,
             .max_rows = session.window_rows,
-            .rope_factor = session.rope_factor,
+            .rope = session.rope,
             .trace = session.kv.trace,
         };
         status = sl_graph_create(&graph_options, &graph, err);

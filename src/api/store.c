@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/hash.h"
 #include "platform/os.h"
 
 void sl_store_identity(const sl_engine *engine, const sl_context_options *o, sl_identity *out)
@@ -15,16 +14,18 @@ void sl_store_identity(const sl_engine *engine, const sl_context_options *o, sl_
     out->arithmetic_version = SL_ARITHMETIC_VERSION;
     out->flags = o->store_chat ? SL_FORMAT_FLAG_CHAT : 0;
     out->tokenizer = engine->tok_fingerprint;
-    out->rope_dims = hp->rope_dims;
-    out->rope_base = hp->rope_base;
-    out->rope_scale = o->rope_scale != 0.0 ? o->rope_scale : hp->rope_factor;
+    const sl_rope rope = sl_engine_rope(engine, o);
+    out->rope_kind = rope.kind;
+    out->rope_dims = rope.dims;
+    out->rope_base = rope.base;
+    out->rope_scale = rope.factor;
     out->n_vocab = hp->n_vocab;
     out->attn_scale = hp->attn_scale;
+    out->softcap = hp->attn_softcap;
     if (engine->weights) {
         out->model[0] = engine->weights->fingerprint[0];
         out->model[1] = engine->weights->fingerprint[1];
-        if (engine->weights->rope_factors)
-            out->rope_factors = sl_hash(engine->weights->rope_factors, hp->rope_dims / 2 * sizeof(float));
+        out->rope_factors = sl_rope_hash(&rope, sl_weights_rope_divisors(engine->weights, rope.kind));
     }
     /* For people: the file's name without its folders. */
     const char *slash = strrchr(engine->path, '/'), *name = slash ? slash + 1 : engine->path;
@@ -148,7 +149,7 @@ sl_kv_layer *sl_store_layers(sl_engine *engine, sl_err *err)
     if (sl_mem_new(&engine->budget, engine->hp.n_layers, sizeof *layers, "geometry", &layers, err) != SL_OK)
         return NULL;
     for (uint32_t i = 0; i < engine->hp.n_layers; i++)
-        layers[i] = (sl_kv_layer){engine->hp.n_kv_heads, engine->hp.head_dim};
+        layers[i] = sl_hparams_kv_layer(&engine->hp, i);
     return layers;
 }
 

@@ -99,7 +99,7 @@ static sl_graph_options graph_options(const sl_self_options *o, sl_self *self)
         .geom = o->geom,
         .max_rows = 1,
         .staged = true,
-        .rope_factor = o->rope_factor,
+        .rope = o->rope,
         .attend = attend,
         .own = own,
         .attend_arg = self,

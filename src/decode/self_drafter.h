@@ -22,7 +22,7 @@ typedef struct sl_self_options {
     size_t max_tokens; /* of the text */
     size_t hot_tokens; /* of each layer and KV head */
     size_t max_depth;  /* tokens drafted in a row, at most */
-    double rope_factor; /* 0: the model's own */
+    sl_rope rope; /* dims 0: the model's own */
     sl_hot_policy policy;
     bool (*stop)(void *arg); /* asked between layers; NULL: never */
     void *arg;

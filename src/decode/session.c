@@ -17,7 +17,7 @@ static sl_graph_options graph_options(const sl_session_options *o, bool staged)
         .max_rows = staged ? o->max_drafts + 1 : o->window_rows,
         .staged = staged,
         .trees = staged && o->trees,
-        .rope_factor = o->rope_factor,
+        .rope = o->rope,
         .trace = o->kv.trace,
     };
 }

@@ -32,7 +32,7 @@ typedef struct sl_session_options {
     size_t window_rows; /* a multiple of 64 */
     size_t max_drafts;  /* rows of a burst less one */
     bool trees;         /* drafts may branch: some memory more */
-    double rope_factor; /* 0: the model's own */
+    sl_rope rope; /* dims 0: the model's own */
     bool will_decode;   /* generate follows the last feed */
     bool talks;         /* and feeds follow a generate: memory is kept for both, resident parts get none of it */
     bool ngram;         /* make the n-gram drafter */

@@ -1,19 +1,35 @@
 #include "model/fingerprint.h"
 
+#include <string.h>
+
 #include "base/hash.h"
 
 struct sl_fingerprint {
     XXH3_state_t *state;
 };
 
-/* Field by field: a struct's padding says nothing. */
+/* Field by field: a struct's padding says nothing. What only some models have is added where it is there, so that the
+ * others keep the fingerprint they had before it was known. */
 static void add_hparams(sl_fingerprint *fingerprint, const sl_hparams *hp)
 {
+    const sl_rope *rope = &hp->rope;
     const uint32_t counts[] = {hp->n_layers, hp->n_heads, hp->n_kv_heads, hp->head_dim,
-                               hp->n_embd,   hp->n_ff,    hp->n_vocab,    hp->rope_dims};
-    const double reals[] = {(double)hp->norm_eps, (double)hp->attn_scale, hp->rope_base, hp->rope_factor};
+                               hp->n_embd,   hp->n_ff,    hp->n_vocab,    rope->dims};
+    const double reals[] = {(double)hp->norm_eps, (double)hp->attn_scale, rope->base, rope->factor};
     sl_fingerprint_add(fingerprint, counts, sizeof counts);
     sl_fingerprint_add(fingerprint, reals, sizeof reals);
+    if (strcmp(hp->arch->name, "llama") != 0)
+        sl_fingerprint_add(fingerprint, hp->arch->name, strlen(hp->arch->name) + 1);
+    const double more[] = {(double)hp->attn_softcap, (double)hp->logit_softcap, (double)hp->embd_scale,
+                           (double)hp->sliding_span};
+    for (size_t i = 0; i < sizeof more / sizeof more[0]; i++)
+        if (more[i] != 0.0) {
+            sl_fingerprint_add(fingerprint, more, sizeof more);
+            break;
+        }
+    const uint64_t turns = sl_rope_hash(rope, NULL);
+    if (turns != 0)
+        sl_fingerprint_add(fingerprint, &turns, sizeof turns);
 }
 
 sl_status sl_fingerprint_create(const sl_hparams *hp, sl_budget *budget, sl_fingerprint **out, sl_err *err)

@@ -32,6 +32,7 @@ static sl_attn_options attn_options(const sl_graph_options *options)
         .max_rows = options->max_rows,
         .trees = options->trees,
         .scale = options->weights->hp.attn_scale,
+        .softcap = options->weights->hp.attn_softcap,
         .trace = options->trace,
         .hot = options->hot,
     };
@@ -43,6 +44,8 @@ static void lay_out(const sl_graph_options *options, sl_graph *graph)
     const sl_hparams *hp = &options->weights->hp;
     graph->options = *options;
     graph->hp = *hp;
+    graph->rope = options->rope.dims > 0 ? options->rope : hp->rope;
+    graph->n_turns = graph->rope.sliding_base > 0.0 && hp->sliding_span > 0 ? 2 : 1;
     graph->q_dim = (size_t)hp->n_heads * hp->head_dim;
     graph->kv_dim = (size_t)hp->n_kv_heads * hp->head_dim;
     graph->wide = max_size(max_size(hp->n_ff, hp->n_embd), max_size(graph->q_dim, graph->kv_dim));
@@ -50,22 +53,22 @@ static void lay_out(const sl_graph_options *options, sl_graph *graph)
     graph->n_own_layers = options->own ? 0 : options->staged ? hp->n_layers : 1;
     graph->own_groups = (SL_TILE - 1 + options->max_rows + SL_TILE - 1) / SL_TILE;
     graph->own_layer_bytes = graph->own_groups * sl_geom_group_bytes(&options->geom, 0);
-    size_t rows = options->max_rows, pairs = hp->rope_dims / 2, off = 0;
+    size_t rows = options->max_rows, turns = graph->n_turns * (graph->rope.dims / 2), off = 0;
     struct {
         void *field;
         size_t bytes;
     } parts[] = {
         {&graph->x, rows * hp->n_embd * sizeof(float)},
         {&graph->q, rows * graph->q_dim * sizeof(float)},
-        {&graph->cos, rows * pairs * sizeof(float)},
-        {&graph->sin, rows * pairs * sizeof(float)},
+        {&graph->cos, rows * turns * sizeof(float)},
+        {&graph->sin, rows * turns * sizeof(float)},
         {&graph->own, graph->n_own_layers * graph->own_layer_bytes},
         {&graph->tmp, graph->chunk_rows * graph->wide * sizeof(float)},
         {&graph->a, graph->chunk_rows * graph->wide * sizeof(float)},
         {&graph->b, graph->chunk_rows * graph->wide * sizeof(float)},
         {&graph->qrows, graph->chunk_rows * sl_qrow_bytes((graph->wide + 31) / 32 * 32)},
         {&graph->bad, graph->chunk_rows},
-        {&graph->freq, pairs * sizeof(double)},
+        {&graph->freq, turns * sizeof(double)},
     };
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
         if (graph->map) {
@@ -105,11 +108,9 @@ sl_status sl_graph_create(const sl_graph_options *options, sl_graph **out, sl_er
         return status;
     }
     sl_fpenv saved = sl_fpenv_enter();
-    for (size_t i = 0; i < graph->hp.rope_dims / 2; i++) {
-        graph->freq[i] = sl_pow64(graph->hp.rope_base, -2.0 * (double)i / (double)graph->hp.rope_dims);
-        if (options->weights->rope_factors)
-            graph->freq[i] /= (double)options->weights->rope_factors[i];
-    }
+    sl_rope_frequencies(&graph->rope, sl_weights_rope_divisors(options->weights, graph->rope.kind), graph->freq);
+    if (graph->n_turns > 1)
+        sl_rope_sliding_frequencies(&graph->rope, graph->freq + graph->rope.dims / 2);
     sl_fpenv_leave(saved);
     *out = graph;
     return SL_OK;
@@ -129,16 +130,16 @@ void sl_graph_destroy(sl_graph *graph)
 static void start_row(sl_graph *graph, size_t row)
 {
     const sl_matrix *embedding = &graph->options.weights->embedding;
-    size_t index = graph->first + row, pairs = graph->hp.rope_dims / 2;
+    size_t index = graph->first + row, pairs = graph->rope.dims / 2;
+    float *x = sl_graph_x_row(graph, row);
     sl_weight_row(embedding->type, embedding->packed, embedding->n_out, embedding->n_in,
-                  (size_t)graph->rows->ids[index], sl_graph_x_row(graph, row));
-    double factor = graph->options.rope_factor > 0.0 ? graph->options.rope_factor : graph->hp.rope_factor;
-    double pos = (double)sl_graph_pos(graph, index) / factor;
-    for (size_t i = 0; i < pairs; i++) {
-        double s, c;
-        sl_sincos64(pos * graph->freq[i], &s, &c);
-        graph->cos[index * pairs + i] = (float)c;
-        graph->sin[index * pairs + i] = (float)s;
+                  (size_t)graph->rows->ids[index], x);
+    for (size_t i = 0; graph->hp.embd_scale > 0.0f && i < graph->hp.n_embd; i++)
+        x[i] *= graph->hp.embd_scale;
+    for (size_t turn = 0; turn < graph->n_turns; turn++) {
+        size_t off = (turn * graph->options.max_rows + index) * pairs;
+        sl_rope_turn(&graph->rope, turn == 0, graph->freq + turn * pairs, sl_graph_pos(graph, index), graph->cos + off,
+                     graph->sin + off);
     }
 }
 
@@ -186,16 +187,26 @@ static void output_norm_row(sl_graph *graph, size_t row)
     sl_graph_norm_row(graph, row, graph->options.weights->output_norm);
 }
 
+static void cap_logits_row(sl_graph *graph, size_t row)
+{
+    float *logits = graph->logits + row * graph->hp.n_vocab;
+    if (graph->hp.logit_softcap > 0.0f)
+        graph->options.kernels->softcap(logits, graph->hp.n_vocab, graph->hp.logit_softcap);
+    graph->bad[row] = !graph->options.kernels->finite(logits, graph->hp.n_vocab);
+}
+
 sl_status sl_graph_logits(sl_graph *graph, size_t first, size_t n, float *out, sl_err *err)
 {
     assert(n <= SL_GRAPH_LOGIT_ROWS && first + n <= graph->n_rows);
     graph->first = first;
     graph->n = n;
+    graph->logits = out;
     sl_graph_for_rows(graph, output_norm_row);
     const sl_graph_product logits = {graph->options.weights->output, out, graph->hp.n_vocab};
     sl_graph_multiply(graph, graph->tmp, graph->wide, n, &logits, 1);
+    sl_graph_for_rows(graph, cap_logits_row);
     for (size_t i = 0; i < n; i++)
-        if (!graph->options.kernels->finite(out + i * graph->hp.n_vocab, graph->hp.n_vocab))
+        if (graph->bad[i])
             return sl_err_set(err, SL_FAILED, "logits are not finite: position %" PRIu64, sl_graph_pos(graph, first + i));
     return SL_OK;
 }

@@ -20,7 +20,7 @@ typedef struct sl_graph_options {
     size_t max_rows;
     bool staged;
     bool trees;         /* rows may be a tree's, at most SL_TREE_MAX_ROWS */
-    double rope_factor; /* linear position scaling; 0: the model's own */
+    sl_rope rope; /* dims 0: the model's own */
     sl_trace *trace;    /* NULL: none */
     /* NULL: attention over the pass's store, which takes the rows' K and V. Else this gives a layer's attention output;
      * the graph then touches no store (kv may be NULL), and where K and V go is the caller's business: own_groups holds

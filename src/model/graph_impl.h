@@ -9,6 +9,8 @@
 struct sl_graph {
     sl_graph_options options;
     sl_hparams hp;
+    sl_rope rope;
+    size_t n_turns; /* 2: sliding layers turn by frequencies of their own, the second ones */
     sl_attn *attn;
     size_t q_dim, kv_dim;
     size_t n_own_layers, own_groups, own_layer_bytes; /* own tile groups of a layer: tail's and the rows' */
@@ -19,13 +21,13 @@ struct sl_graph {
     uint8_t *map;
     float *x;         /* [max_rows][n_embd] hidden rows */
     float *q;         /* [max_rows][q_dim] queries, then attention's output */
-    float *cos, *sin; /* [max_rows][rope_dims / 2] */
+    float *cos, *sin; /* [n_turns][max_rows][rope.dims / 2] */
     uint8_t *own;     /* [n_own_layers][own_layer_bytes] */
     float *tmp;       /* [chunk_rows][wide] normed rows; outputs of wo and w_down */
     float *a, *b;     /* [chunk_rows][wide] K and V, or gate and up */
     uint8_t *qrows;   /* [chunk_rows] quantised rows, of the length at hand */
     uint8_t *bad;     /* [chunk_rows] 1: not finite */
-    double *freq;     /* [rope_dims / 2] radians per position */
+    double *freq;     /* [n_turns][rope.dims / 2] radians per position */
 
     /* the pass and the chunk being computed */
     const sl_graph_rows *rows;
@@ -34,6 +36,7 @@ struct sl_graph {
     size_t n_rows, first, n; /* of the last pass; the chunk */
     bool is_tree;
     sl_tree tree;
+    float *logits;           /* [n][n_vocab], being made */
 };
 
 /* Row `index` of the pass. */

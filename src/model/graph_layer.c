@@ -34,23 +34,47 @@ static void attn_norm_row(sl_graph *graph, size_t row)
     sl_graph_norm_row(graph, row, graph->options.weights->layers[graph->layer].attn_norm);
 }
 
-static void rope_pack_row(sl_graph *graph, size_t row)
+static void add_bias(const sl_graph *graph, float *row, const float *bias, size_t n)
+{
+    if (bias)
+        graph->options.kernels->add(row, bias, n);
+}
+
+/* One head's query or key: normed, then turned. */
+static void turn_head(const sl_graph *graph, size_t row, float *head, const float *norm)
 {
     const sl_hparams *hp = &graph->hp;
     const sl_kernels *kernels = graph->options.kernels;
-    size_t pairs = hp->rope_dims / 2, index = graph->first + row;
-    const float *cos = graph->cos + index * pairs, *sin = graph->sin + index * pairs;
+    if (norm)
+        kernels->rmsnorm(head, head, norm, hp->head_dim, hp->norm_eps);
+    if (!sl_hparams_has_rope(hp, graph->layer))
+        return;
+    size_t pairs = graph->rope.dims / 2, index = graph->first + row;
+    size_t turn = graph->n_turns > 1 && sl_hparams_slides(hp, graph->layer);
+    size_t off = (turn * graph->options.max_rows + index) * pairs;
+    sl_rope_norm_fn rope = hp->arch->flags & SL_ARCH_NEOX ? kernels->rope_neox : kernels->rope_norm;
+    rope(head, graph->cos + off, graph->sin + off, pairs);
+}
+
+static void turn_pack_row(sl_graph *graph, size_t row)
+{
+    const sl_hparams *hp = &graph->hp;
+    const sl_kernels *kernels = graph->options.kernels;
+    const sl_layer_weights *w = &graph->options.weights->layers[graph->layer];
+    float *q = q_row(graph, row), *k = wide_row(graph, graph->a, row), *v = wide_row(graph, graph->b, row);
+    add_bias(graph, q, w->bq, graph->q_dim);
+    add_bias(graph, k, w->bk, graph->kv_dim);
+    add_bias(graph, v, w->bv, graph->kv_dim);
     for (size_t h = 0; h < hp->n_heads; h++)
-        kernels->rope_norm(q_row(graph, row) + h * hp->head_dim, cos, sin, pairs);
-    size_t token = graph->first_pos % SL_TILE + index;
+        turn_head(graph, row, q + h * hp->head_dim, w->q_norm);
+    size_t token = graph->first_pos % SL_TILE + graph->first + row;
     uint8_t *group = sl_graph_own(graph, graph->layer) + token / SL_TILE * sl_geom_group_bytes(&graph->options.geom, 0);
-    bool good = kernels->finite(q_row(graph, row), graph->q_dim);
+    bool good = kernels->finite(q, graph->q_dim);
     for (size_t h = 0; h < hp->n_kv_heads; h++) {
-        float *k = wide_row(graph, graph->a, row) + h * hp->head_dim;
-        const float *v = wide_row(graph, graph->b, row) + h * hp->head_dim;
-        kernels->rope_norm(k, cos, sin, pairs);
+        turn_head(graph, row, k + h * hp->head_dim, w->k_norm);
         uint8_t *tile = group + h * sl_tile_bytes(graph->options.geom.type, hp->head_dim);
-        good &= sl_kernels_kv_pack(kernels, graph->options.geom.type)(tile, token % SL_TILE, k, v, hp->head_dim);
+        good &= sl_kernels_kv_pack(kernels, graph->options.geom.type)(tile, token % SL_TILE, k + h * hp->head_dim,
+                                                                      v + h * hp->head_dim, hp->head_dim);
     }
     graph->bad[row] = !good;
 }
@@ -60,22 +84,38 @@ static void attn_out_row(sl_graph *graph, size_t row)
     quantise(graph, q_row(graph, row), row, graph->q_dim);
 }
 
-static void ffn_norm_row(sl_graph *graph, size_t row)
+/* tmp's row, a sublayer's output: biased and normed as the architecture has it, then added to the hidden row. */
+static void add_output(const sl_graph *graph, size_t row, const float *bias, const float *norm)
 {
-    graph->options.kernels->add(sl_graph_x_row(graph, row), wide_row(graph, graph->tmp, row), graph->hp.n_embd);
-    sl_graph_norm_row(graph, row, graph->options.weights->layers[graph->layer].ffn_norm);
+    float *out = wide_row(graph, graph->tmp, row);
+    add_bias(graph, out, bias, graph->hp.n_embd);
+    if (norm)
+        graph->options.kernels->rmsnorm(out, out, norm, graph->hp.n_embd, graph->hp.norm_eps);
+    graph->options.kernels->add(sl_graph_x_row(graph, row), out, graph->hp.n_embd);
 }
 
-static void silu_row(sl_graph *graph, size_t row)
+static void ffn_norm_row(sl_graph *graph, size_t row)
 {
-    float *gate = wide_row(graph, graph->a, row);
-    graph->options.kernels->silu_mul(gate, gate, wide_row(graph, graph->b, row), graph->hp.n_ff);
+    const sl_layer_weights *w = &graph->options.weights->layers[graph->layer];
+    add_output(graph, row, w->bo, w->attn_post_norm);
+    sl_graph_norm_row(graph, row, w->ffn_norm);
+}
+
+static void activate_row(sl_graph *graph, size_t row)
+{
+    const sl_layer_weights *w = &graph->options.weights->layers[graph->layer];
+    const sl_kernels *kernels = graph->options.kernels;
+    float *gate = wide_row(graph, graph->a, row), *up = wide_row(graph, graph->b, row);
+    add_bias(graph, gate, w->b_gate, graph->hp.n_ff);
+    add_bias(graph, up, w->b_up, graph->hp.n_ff);
+    (graph->hp.arch->flags & SL_ARCH_GELU ? kernels->gelu_mul : kernels->silu_mul)(gate, gate, up, graph->hp.n_ff);
     quantise(graph, gate, row, graph->hp.n_ff);
 }
 
 static void ffn_add_row(sl_graph *graph, size_t row)
 {
-    graph->options.kernels->add(sl_graph_x_row(graph, row), wide_row(graph, graph->tmp, row), graph->hp.n_embd);
+    const sl_layer_weights *w = &graph->options.weights->layers[graph->layer];
+    add_output(graph, row, w->b_down, w->ffn_post_norm);
     graph->bad[row] = !graph->options.kernels->finite(sl_graph_x_row(graph, row), graph->hp.n_embd);
 }
 
@@ -101,7 +141,7 @@ static sl_status project_qkv(sl_graph *graph, sl_err *err)
                                     {&w->wk, graph->a, graph->wide},
                                     {&w->wv, graph->b, graph->wide}};
         sl_graph_multiply(graph, graph->tmp, graph->wide, graph->n, products, 3);
-        sl_graph_for_rows(graph, rope_pack_row);
+        sl_graph_for_rows(graph, turn_pack_row);
         sl_status status = check_rows(graph, "query, key or value", err);
         if (status != SL_OK)
             return status;
@@ -122,7 +162,7 @@ static sl_status feed_forward(sl_graph *graph, sl_err *err)
         sl_graph_for_rows(graph, ffn_norm_row);
         const sl_graph_product gate_up[] = {{&w->w_gate, graph->a, graph->wide}, {&w->w_up, graph->b, graph->wide}};
         sl_graph_multiply(graph, graph->tmp, graph->wide, graph->n, gate_up, 2);
-        sl_graph_for_rows(graph, silu_row);
+        sl_graph_for_rows(graph, activate_row);
         const sl_graph_product down = {&w->w_down, graph->tmp, graph->wide};
         sl_graph_multiply(graph, graph->a, graph->wide, graph->n, &down, 1);
         sl_graph_for_rows(graph, ffn_add_row);

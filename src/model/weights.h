@@ -8,6 +8,9 @@
 #include "base/mem.h"
 #include "gguf/gguf.h"
 #include "kernel/kernel.h"
+#include "model/arch.h"
+#include "model/rope.h"
+#include "store/geom.h"
 
 typedef struct sl_matrix {
     sl_wtype type;
@@ -16,26 +19,38 @@ typedef struct sl_matrix {
     uint8_t *packed; /* kernel.h's layout; owned by the weights */
 } sl_matrix;
 
+/* What an architecture lacks is NULL, and a matrix without bytes. */
 typedef struct sl_layer_weights {
     float *attn_norm; /* [n_embd] */
     sl_matrix wq;     /* [n_heads * head_dim][n_embd] */
     sl_matrix wk, wv; /* [n_kv_heads * head_dim][n_embd] */
     sl_matrix wo;     /* [n_embd][n_heads * head_dim] */
-    float *ffn_norm;  /* [n_embd] */
-    sl_matrix w_gate, w_up; /* [n_ff][n_embd] */
-    sl_matrix w_down;       /* [n_embd][n_ff] */
+    float *bq, *bk, *bv, *bo;         /* a bias for each of their outputs */
+    float *q_norm, *k_norm;           /* [head_dim] */
+    float *attn_post_norm;            /* [n_embd] */
+    float *ffn_norm;                  /* [n_embd] */
+    sl_matrix w_gate, w_up;           /* [n_ff][n_embd] */
+    sl_matrix w_down;                 /* [n_embd][n_ff] */
+    float *b_gate, *b_up, *b_down;
+    float *ffn_post_norm; /* [n_embd] */
 } sl_layer_weights;
 
 typedef struct sl_hparams {
+    const sl_arch *arch;
     uint32_t n_layers, n_heads, n_kv_heads, head_dim;
     uint32_t n_embd, n_ff, n_vocab;
     uint32_t n_ctx_train;
     float norm_eps;
-    float attn_scale; /* of the scores; 0: 1 / sqrt(head_dim) */
-    double rope_base;
-    double rope_factor; /* linear scaling: position / factor */
-    uint32_t rope_dims; /* of a head: the first so many are rotated */
+    float attn_scale;                   /* of the scores; 0: 1 / sqrt(head_dim) */
+    float attn_softcap, logit_softcap;  /* 0: none */
+    float embd_scale;                   /* of embeddings; 0: none */
+    uint32_t sliding_span; /* a sliding layer's row sees itself and the span - 1 tokens before it; 0: no layer slides */
+    sl_rope rope;          /* as the file has it */
 } sl_hparams;
+
+bool sl_hparams_slides(const sl_hparams *hp, uint32_t layer);
+bool sl_hparams_has_rope(const sl_hparams *hp, uint32_t layer);
+sl_kv_layer sl_hparams_kv_layer(const sl_hparams *hp, uint32_t layer);
 
 typedef struct sl_weights {
     sl_hparams hp;
@@ -43,13 +58,16 @@ typedef struct sl_weights {
     sl_matrix *output;   /* &embedding when tied */
     sl_matrix own_output;
     float *output_norm; /* [n_embd] */
-    float *rope_factors; /* [rope_dims / 2], divides each frequency; NULL: none */
+    float *rope_factors, *rope_long, *rope_short; /* [rope.dims / 2], divide each frequency; NULL: none */
     sl_layer_weights *layers;
     uint64_t bytes; /* of all tensors */
     uint64_t fingerprint[2]; /* XXH3-128 of hyper-parameters and tensors, in the order of loading: what makes two files
                                 the same model */
     sl_budget *budget;
 } sl_weights;
+
+/* The divisors of the rule's frequencies; NULL: none. */
+const float *sl_weights_rope_divisors(const sl_weights *weights, sl_rope_kind kind);
 
 /* Progress: bytes read so far of all; returns false to stop (SL_CANCELLED). */
 typedef bool (*sl_weights_progress)(void *arg, uint64_t done_bytes, uint64_t total_bytes);

@@ -87,14 +87,14 @@ static void rotate_rows(const sl_kernels *kernels, const real_rows *rows, float 
     const sl_hparams *hp = &rows->weights->hp;
     float cos[SL_MAX_HEAD_DIM], sin[SL_MAX_HEAD_DIM];
     for (size_t r = 0; r < rows->n; r++) {
-        for (size_t i = 0; i < hp->rope_dims / 2; i++) {
+        for (size_t i = 0; i < hp->rope.dims / 2; i++) {
             double c, s;
-            sl_sincos64((double)r / hp->rope_factor * rows->freq[i], &s, &c);
+            sl_sincos64((double)r / hp->rope.factor * rows->freq[i], &s, &c);
             cos[i] = (float)c;
             sin[i] = (float)s;
         }
         for (size_t h = 0; h < n_heads; h++)
-            kernels->rope_norm(x + (r * n_heads + h) * hp->head_dim, cos, sin, hp->rope_dims / 2);
+            kernels->rope_norm(x + (r * n_heads + h) * hp->head_dim, cos, sin, hp->rope.dims / 2);
     }
 }
 
@@ -169,11 +169,11 @@ static void run_model(const sl_kernels *kernels, const int32_t *ids, real_rows *
     const sl_weights *w = rows->weights;
     size_t n_embd = w->hp.n_embd, kept = 0;
     float *x = new_floats(rows->n * n_embd), *last = new_floats(n_embd);
-    rows->freq = calloc(w->hp.rope_dims / 2 + 1, sizeof *rows->freq);
+    rows->freq = calloc(w->hp.rope.dims / 2 + 1, sizeof *rows->freq);
     if (!rows->freq)
         abort();
-    for (size_t i = 0; i < w->hp.rope_dims / 2; i++)
-        rows->freq[i] = sl_pow64(w->hp.rope_base, -2.0 * (double)i / (double)w->hp.rope_dims) /
+    for (size_t i = 0; i < w->hp.rope.dims / 2; i++)
+        rows->freq[i] = sl_pow64(w->hp.rope.base, -2.0 * (double)i / (double)w->hp.rope.dims) /
                         (w->rope_factors ? (double)w->rope_factors[i] : 1.0);
     for (size_t r = 0; r < rows->n; r++)
         sl_weight_row(w->embedding.type, w->embedding.packed, w->embedding.n_out, n_embd, (size_t)ids[r],
