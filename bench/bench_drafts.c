@@ -136,7 +136,7 @@ static void prepare(world *w)
     graph = make_graph(w, 1, true, NULL);
     for (size_t i = w->s.context; !w->s.real && i < w->s.context + w->s.tokens; i++) {
         pass(w, graph, i, 1);
-        must(sl_graph_accept(graph, w->kv, 1, &error));
+        must(sl_graph_accept(graph, w->kv, NULL, 1, &error));
         must(sl_graph_logits(graph, 0, 1, w->logits, &error));
         w->ids[i + 1] = (int32_t)w->engine->kernels.argmax(w->logits, w->engine->hp.n_vocab);
     }
@@ -202,7 +202,7 @@ static void measure(world *w, sl_hot_policy policy, tally *t)
     sl_graph *graph = make_graph(w, w->s.depth, true, sl_self_hot(self));
     for (int i = 0; i < 2; i++) {
         pass(w, graph, w->s.context, w->s.depth);
-        must(sl_graph_accept(graph, w->kv, 0, &error));
+        must(sl_graph_accept(graph, w->kv, NULL, 0, &error));
     }
     for (size_t at = w->s.context; at + w->s.depth <= w->s.context + w->s.tokens; at += w->s.depth) {
         const double start_s = sl_os_seconds();
@@ -212,7 +212,7 @@ static void measure(world *w, sl_hot_policy policy, tally *t)
         t->draft_s += middle_s - start_s;
         t->pass_s += sl_os_seconds() - middle_s;
         compare(w, graph, w->s.depth, t);
-        must(sl_graph_accept(graph, w->kv, w->s.depth, &error));
+        must(sl_graph_accept(graph, w->kv, NULL, w->s.depth, &error));
     }
     sl_graph_destroy(graph);
     sl_self_destroy(self);

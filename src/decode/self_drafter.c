@@ -70,6 +70,7 @@ static sl_attn_options attend_options(const sl_self_options *o)
         .n_heads = o->weights->hp.n_heads,
         .max_rows = 1,
         .scale = o->weights->hp.attn_scale,
+        .softcap = o->weights->hp.attn_softcap,
     };
 }
 

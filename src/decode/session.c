@@ -22,13 +22,38 @@ static sl_graph_options graph_options(const sl_session_options *o, bool staged)
     };
 }
 
+/* Drafts of the model for itself: with memory for them, and where drafts are asked for. */
+static bool drafts_itself(const sl_session_options *o)
+{
+    return o->hot_tokens > 0 && o->will_decode && o->max_drafts > 0;
+}
+
+static sl_self_options self_options(const sl_session_options *o)
+{
+    return (sl_self_options){
+        .weights = o->weights,
+        .kernels = o->kernels,
+        .pool = o->pool,
+        .budget = o->budget,
+        .geom = o->kv.geom,
+        .max_tokens = o->max_tokens,
+        .hot_tokens = o->hot_tokens,
+        .max_depth = o->max_drafts,
+        .rope = o->rope,
+        .stop = o->stop,
+        .arg = o->arg,
+    };
+}
+
 uint64_t sl_session_bytes(const sl_session_options *o)
 {
     sl_graph_options window = graph_options(o, false), burst = graph_options(o, true);
     uint64_t window_bytes = sl_graph_bytes(&window), burst_bytes = o->will_decode ? sl_graph_bytes(&burst) : 0;
+    const sl_self_options self = self_options(o);
     return (o->max_tokens + 1) * sizeof(int32_t) +
            (uint64_t)SL_GRAPH_LOGIT_ROWS * o->weights->hp.n_vocab * sizeof(float) +
-           (o->ngram ? sl_ngram_bytes(o->max_tokens + 1) : 0) + sizeof(sl_session) + 3 * SL_MEM_ALIGN +
+           (o->ngram ? sl_ngram_bytes(o->max_tokens + 1) : 0) + (drafts_itself(o) ? sl_self_bytes(&self) : 0) +
+           sizeof(sl_session) + 3 * SL_MEM_ALIGN +
            (window_bytes > burst_bytes ? window_bytes : burst_bytes);
 }
 
@@ -53,6 +78,7 @@ sl_status sl_session_set_bursting(sl_session *s, bool on, sl_err *err)
     s->reserved_bytes = 0;
     s->bursting = on;
     sl_graph_options options = graph_options(&s->options, on);
+    options.hot = s->self ? sl_self_hot(s->self) : NULL;
     uint64_t beyond = bytes_beyond(&s->options, on);
     sl_status status = sl_graph_create(&options, &s->graph, err);
     if (status == SL_OK && beyond > 0) {
@@ -62,7 +88,8 @@ sl_status sl_session_set_bursting(sl_session *s, bool on, sl_err *err)
     return status;
 }
 
-/* The text is the first n tokens of the history: what was read is known to drafters at once, what was forgotten is not. */
+/* The text is the first n tokens of the history. What was read is known to drafters at once, what was forgotten is
+ * not. */
 static void settle_drafters(sl_session *s, size_t n)
 {
     for (size_t i = 0; i < s->n_drafters; i++)
@@ -93,6 +120,11 @@ static sl_status make_drafters(sl_session *s, sl_err *err)
         status = sl_ngram_create(o->max_tokens + 1, o->budget, &s->ngram, err);
     if (s->ngram)
         s->drafters[s->n_drafters++] = sl_ngram_drafter(s->ngram);
+    const sl_self_options self = self_options(o);
+    if (status == SL_OK && drafts_itself(o))
+        status = sl_self_create(&self, &s->self, err);
+    if (s->self)
+        s->drafters[s->n_drafters++] = sl_self_drafter(s->self);
     assert(s->n_drafters + o->n_drafters <= SL_MAX_DRAFTERS);
     for (size_t i = 0; i < o->n_drafters; i++)
         s->drafters[s->n_drafters++] = o->drafters[i];
@@ -121,6 +153,8 @@ sl_status sl_session_create(const sl_session_options *options, sl_session **out,
     kv.arg = options->arg;
     if (status == SL_OK)
         status = sl_kv_create(&kv, &s->kv, err);
+    if (status == SL_OK && s->self)
+        sl_self_bind(s->self, s->kv);
     if (status == SL_OK && kv.durable)
         status = take_over(s, err);
     if (status != SL_OK) {
@@ -138,6 +172,7 @@ void sl_session_destroy(sl_session *s)
     sl_kv_destroy(s->kv);
     sl_graph_destroy(s->graph);
     sl_budget_give(s->options.budget, s->reserved_bytes);
+    sl_self_destroy(s->self);
     sl_ngram_destroy(s->ngram);
     sl_mem_free(s->options.budget, s->logits);
     sl_mem_free(s->options.budget, s->history);
@@ -382,6 +417,8 @@ void sl_session_take_back(sl_session *s, size_t n)
     const bool can_cut = s->options.talks && !s->options.kv.keep;
     s->is_broken = !is_even && !(can_cut && sl_kv_truncate(s->kv, n, NULL) == SL_OK);
     s->n_stored = n;
+    if (s->self)
+        sl_hot_settle(sl_self_hot(s->self), n);
 }
 
 sl_status sl_session_rewind(sl_session *s, size_t n, sl_err *err)

@@ -36,6 +36,7 @@ typedef struct sl_session_options {
     bool will_decode;   /* generate follows the last feed */
     bool talks;         /* and feeds follow a generate: memory is kept for both, resident parts get none of it */
     bool ngram;         /* make the n-gram drafter */
+    size_t hot_tokens;  /* of each layer and KV head, for the model's drafts for itself (self_drafter.h); 0: no such */
     /* More drafters, of the caller's making: [n_drafters], copied; what they stand for is borrowed. With the session's
      * own at most SL_MAX_DRAFTERS. */
     const sl_drafter *drafters;

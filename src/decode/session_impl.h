@@ -3,6 +3,7 @@
 #define SL_SESSION_IMPL_H
 
 #include "decode/ngram.h"
+#include "decode/self_drafter.h"
 #include "decode/session.h"
 
 struct sl_session {
@@ -13,6 +14,7 @@ struct sl_session {
     bool is_broken;          /* layers differ: nothing can be computed any more */
     uint64_t reserved_bytes; /* what the other kind of pass needs beyond the graph's memory */
     sl_ngram *ngram; /* NULL: none */
+    sl_self *self;   /* likewise */
     sl_drafter drafters[SL_MAX_DRAFTERS]; /* its own, then those of the options */
     size_t n_drafters;
     int32_t *history; /* [max_tokens + 1] every token, fed or drawn */
