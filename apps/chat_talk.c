@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "chat_lines.h"
+#include "draft_report.h"
 
 enum { ROOM_TOKENS = 16384, LEAST_ROOM_TOKENS = 64 };
 
@@ -47,6 +48,7 @@ sl_status chat_talk_start(chat_talk *t, const cli_machine *machine, size_t room_
     size_t room = room_tokens ? room_tokens : default_room(t, machine, &stored);
     if (t->draw.predict_tokens >= room)
         t->draw.predict_tokens = room - 1;
+    t->read_rate = (uint64_t)machine->read_rate;
     sl_context_options options = cli_context_options(machine, room - t->draw.predict_tokens);
     options.predict_tokens = t->draw.predict_tokens;
     cli_draft_context(t->draft, &options);
@@ -134,6 +136,13 @@ static double per(double amount, double seconds)
     return seconds > 0.0 ? amount / seconds : 0.0;
 }
 
+static cli_plain_floor plain_floor(const chat_talk *t, const sl_stats *s)
+{
+    sl_estimate one_row;
+    sl_context_estimate(t->context, 1, &one_row);
+    return cli_plain_floor_of(s, &one_row, t->read_rate);
+}
+
 static sl_status print_json(const chat_talk *t, const sl_draw_result *result, const sl_stats *before, sl_err *err)
 {
     sl_stats s;
@@ -161,6 +170,11 @@ static sl_status print_json(const chat_talk *t, const sl_draw_result *result, co
     sl_json_double(&j, s.prefill_s - before->prefill_s);
     sl_json_key(&j, "decode_s");
     sl_json_double(&j, s.decode_s - before->decode_s);
+    s.n_passes -= before->n_passes;
+    s.decode_bytes_read -= before->decode_bytes_read;
+    s.n_tokens -= before->n_tokens;
+    cli_drafting_since(&s, before);
+    cli_json_drafting(&j, &s, plain_floor(t, &s));
     sl_json_object_end(&j);
     return sl_json_finish(&j, err);
 }
@@ -299,6 +313,7 @@ void chat_talk_print_stats(const chat_talk *t)
             sl_text_format_time(s.prefill_s, a), per((double)s.prompt_tokens, s.prefill_s));
     fprintf(stderr, "  answers     %zu tokens in %s, %.1f accepted tokens/s, %.1f verified rows/s\n", s.n_tokens,
             sl_text_format_time(s.decode_s, a), per((double)s.n_tokens, s.decode_s), per((double)s.n_rows, s.decode_s));
+    cli_print_drafting(&s, plain_floor(t, &s));
     fprintf(stderr, "  flash       %s of cache, %s of it in memory; %s read, ", sl_text_format_size(s.kv_bytes, a),
             sl_text_format_size(s.resident_bytes, b), sl_text_format_size(s.bytes_read, c));
     fprintf(stderr, "%s written\n", sl_text_format_size(s.bytes_written, a));

@@ -15,6 +15,7 @@ typedef struct chat_talk {
     const char *path;    /* of the store */
     sl_draw_options draw;
     const cli_draft *draft; /* borrowed */
+    uint64_t read_rate;     /* the cap; 0: none */
     FILE *text_out;
     bool is_json, is_terminal; /* is_terminal: somebody reads along */
     size_t *questions; /* [n_questions] tokens before each that can be taken back */

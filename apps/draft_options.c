@@ -9,13 +9,15 @@ size_t cli_draft_options(cli_draft *d, sl_arg *out)
 {
     *d = (cli_draft){.hot = 0};
     const sl_arg options[CLI_DRAFT_OPTIONS] = {
-        {.name = "drafter", .kind = SL_ARG_KIND_STRING, .out = &d->drafter_text, .metavar = "LIST", .group = "Drafting",
-         .help = "what proposes tokens, which never changes the text: ngram (what the text went on with before), self (the "
-                 "model over a small part of its cache), model:FILE (a smaller model with the same tokens), several with "
-                 "commas between them, auto or none",
+        {.name = "drafter", .kind = SL_ARG_KIND_STRING, .out = &d->drafter_text, .metavar = "LIST",
+         .group = "Drafting",
+         .help = "what proposes tokens, which never changes the text: ngram (what the text went on with before), self "
+                 "(the model over a small part of its cache), model:FILE (a smaller model with the same tokens), "
+                 "several with commas between them, auto or none",
          .default_text = "auto"},
         {.name = "draft", .kind = SL_ARG_KIND_STRING, .out = &d->draft_text, .metavar = "N|auto",
-         .help = "drafted tokens verified per pass, 0 to 255; auto: as many as pay, at most 63", .default_text = "auto"},
+         .help = "drafted tokens verified per pass, 0 to 255; auto: as many as pay, at most 63",
+         .default_text = "auto"},
         {.name = "tree", .kind = SL_ARG_KIND_FLAG, .out = &d->tree, .help = "let drafts branch, with --draft N too"},
         {.name = "no-tree", .kind = SL_ARG_KIND_FLAG, .out = &d->no_tree, .help = "never let them branch"},
         {.name = "hot", .kind = SL_ARG_KIND_TOKENS, .out = &d->hot, .min = 64, .max = 1 << 20,
@@ -90,7 +92,8 @@ static sl_status read_drafters(cli_draft *d, sl_err *err)
     if (words.has_none && (words.has_auto || d->drafters != 0))
         return refuse_drafter(d->drafter_text, "none stands alone", err);
     if (words.has_auto && (d->drafters & ~(unsigned)SL_DRAFT_WITH_MODEL))
-        return refuse_drafter(d->drafter_text, "auto takes ngram and self by itself: only model:FILE goes with it", err);
+        return refuse_drafter(d->drafter_text, "auto takes ngram and self by itself: only model:FILE goes with it",
+                              err);
     if (words.has_auto)
         d->drafters = 0;
     if (words.has_none)
@@ -143,6 +146,7 @@ void cli_draft_context(const cli_draft *d, sl_context_options *context)
     context->draft_auto = d->is_auto;
     context->drafters = d->max_drafts > 0 ? d->drafters : 0;
     context->hot_tokens = (size_t)d->hot;
+    context->no_trees = d->no_tree || (!d->is_auto && !d->tree);
 }
 
 void cli_draft_draw(const cli_draft *d, sl_draw_options *draw)

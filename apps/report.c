@@ -16,6 +16,15 @@ static void print_plan(const sl_context *context)
     fprintf(stderr, "sluice: plan: cache of %zu tokens %s (%llu bytes a token), disk %s\n", plan->max_tokens,
             sl_text_format_size(plan->kv_bytes, text[0]), (unsigned long long)plan->kv_token_bytes,
             sl_text_format_size(plan->disk_bytes, text[1]));
+    if (plan->max_drafts == 0)
+        return;
+    fprintf(stderr, "sluice: plan: up to %zu drafts a burst, by%s%s", plan->max_drafts,
+            plan->drafters & SL_DRAFT_WITH_NGRAM ? " n-gram" : "", plan->drafters & SL_DRAFT_WITH_SELF ? " self" : "");
+    if (plan->drafters & SL_DRAFT_WITH_SELF)
+        fprintf(stderr, " (%zu hot tokens)", plan->hot_tokens);
+    if (plan->drafters & SL_DRAFT_WITH_MODEL)
+        fprintf(stderr, " model (%s)", sl_text_format_size(plan->draft_bytes, text[2]));
+    fputc('\n', stderr);
 }
 
 /* Something goes to the disk, and nobody has measured it. */
@@ -65,7 +74,8 @@ sl_status cli_make_context(const cli *c, sl_engine *engine, const sl_context_opt
 
 static uint64_t planned_bytes(const sl_plan *p)
 {
-    return p->program_bytes + p->weight_bytes + p->table_bytes + p->ring_bytes + p->window_bytes + p->resident_bytes;
+    return p->program_bytes + p->weight_bytes + p->draft_bytes + p->table_bytes + p->ring_bytes + p->window_bytes +
+           p->resident_bytes;
 }
 
 static void print_pair(const char *what, const char *estimated, const char *measured)

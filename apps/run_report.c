@@ -1,6 +1,7 @@
 /* What a run measured: a table for people, one JSON object for programs. */
 #include <string.h>
 
+#include "draft_report.h"
 #include "run.h"
 
 static double per(double amount, double seconds)
@@ -20,6 +21,15 @@ static void get_results(const run_state *r, sl_stats *stats, sl_plan *plan, sl_e
     sl_context_get_plan(r->context, plan);
     size_t rows = stats->n_passes && stats->n_rows ? (stats->n_rows + stats->n_passes / 2) / stats->n_passes : 0;
     sl_context_estimate(r->context, rows, estimated);
+}
+
+static cli_plain_floor plain_floor(const run_state *r, const sl_stats *s)
+{
+    sl_estimate one_row;
+    memset(&one_row, 0, sizeof one_row);
+    if (r->context)
+        sl_context_estimate(r->context, 1, &one_row);
+    return cli_plain_floor_of(s, &one_row, (uint64_t)r->o.machine.read_rate);
 }
 
 /* What the file holds now and did not before. */
@@ -101,6 +111,7 @@ sl_status run_print_json(run_state *r, const sl_draw_result *result, sl_err *err
     cli_answer_json(&j, &r->answer, r->engine, result->reason);
     print_counts(&j, r, &s);
     print_measures(&j, r, &s);
+    cli_json_drafting(&j, &s, plain_floor(r, &s));
     json_text(&j, "io_mode", s.io_mode);
     json_text(&j, "io_engine", s.io_engine);
     sl_json_key(&j, "estimate");
@@ -109,15 +120,12 @@ sl_status run_print_json(run_state *r, const sl_draw_result *result, sl_err *err
     return sl_json_finish(&j, err);
 }
 
-/* The floor is what a pass's bytes take at the disk's best: as measured on its own or as seen in this run, or at the
- * rate that it was held to. */
+/* The floor is what a pass's bytes take at the disk's best. */
 static void print_flash(const sl_stats *s, const sl_estimate *estimated, uint64_t limit)
 {
     char a[SL_TEXT_NUMBER_BYTES], b[SL_TEXT_NUMBER_BYTES], c[SL_TEXT_NUMBER_BYTES];
     double seen = per((double)s->bytes_read, s->read_s);
-    double best = estimated->disk_read_rate > seen ? estimated->disk_read_rate : seen;
-    if (limit > 0 && (double)limit < best)
-        best = (double)limit;
+    double best = cli_best_read_rate(s, estimated, limit);
     double per_pass = s->n_passes ? (double)s->decode_bytes_read / (double)s->n_passes : 0.0;
     fprintf(stderr, "  flash       %s read, at %s while reads were in flight, I/O %s, %s; page cache grew by %s\n",
             sl_text_format_size(s->bytes_read, a), sl_text_format_rate(seen, b), s->io_mode, s->io_engine,
@@ -150,6 +158,7 @@ void run_print_table(run_state *r, const sl_draw_result *result)
                     "pass\n",
             s.n_passes, s.n_rows, per((double)s.n_rows, s.decode_s), s.n_accepted, s.n_drafted,
             s.n_passes ? (double)(s.n_tokens - 1) / (double)s.n_passes : 0.0);
+    cli_print_drafting(&s, plain_floor(r, &s));
     fprintf(stderr, "  cache       %s, of which %s in memory at the end; written %s\n",
             sl_text_format_size(s.kv_bytes, a),
             sl_text_format_size(s.resident_bytes, b), sl_text_format_size(s.bytes_written, c));

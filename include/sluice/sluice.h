@@ -144,7 +144,8 @@ typedef struct sl_context_options {
     /* SL_DRAFT_WITH_*, any of them together; what each burst takes is chosen by what they yield. 0: n-gram, the draft
      * model if the engine has one, and self where the context is long and memory allows. */
     unsigned drafters;
-    size_t hot_tokens; /* of each layer and KV head, resident for SL_DRAFT_WITH_SELF; 0: 4096, less where memory is short */
+    size_t hot_tokens; /* of each layer and KV head, kept for SL_DRAFT_WITH_SELF; 0: 4096, less for want of memory */
+    bool no_trees;     /* drafts never branch, which takes a little less memory */
     double rope_scale;      /* linear position scaling, extends the trained context; 0: the model's own */
     bool force_context;     /* allow positions beyond the trained context */
     /* A context file whose tokens the context starts with; prompt_tokens then come on top. Borrowed: closed after the
@@ -175,7 +176,7 @@ typedef struct sl_plan {
     size_t max_drafts;    /* of a burst */
     unsigned drafters;    /* SL_DRAFT_WITH_*: those that there will be */
     size_t hot_tokens;    /* 0: without SL_DRAFT_WITH_SELF */
-    uint64_t draft_bytes; /* of the draft model: weights, cache, working memory; the others are in table and window bytes */
+    uint64_t draft_bytes; /* of the draft model: weights, cache, working memory; other drafters are in window_bytes */
 } sl_plan;
 
 /* How long it will take: floors from rates measured on this machine, with these kernels, threads and disk. A rate that
@@ -253,7 +254,7 @@ typedef struct sl_token_logprobs {
  * biases change a copy of the logits, in this order: a token that stands c > 0 times among the last penalty_last_n,
  * prompt included, has its logit divided by repeat_penalty, or multiplied if it is not positive; then
  * c * frequency_penalty + presence_penalty is taken off; then its biases are added. */
-/* Whether drafts may branch: AUTO as is chosen with draft_auto, else a chain. */
+/* Whether drafts may branch: TREE yes; AUTO with draft_auto alone, where it pays; CHAIN never. */
 typedef enum sl_draft_shape { SL_DRAFT_SHAPE_AUTO, SL_DRAFT_SHAPE_CHAIN, SL_DRAFT_SHAPE_TREE } sl_draft_shape;
 
 typedef struct sl_draw_options {
@@ -275,8 +276,8 @@ typedef struct sl_draw_options {
     size_t n_stops;
     size_t predict_tokens; /* at most the context's */
     size_t max_drafts;     /* of a burst: at most the context's; with draft_auto what is more is the context's */
-    /* How many, and in what shape, is chosen burst by burst from what they cost and yield; max_drafts is the most. False:
-     * max_drafts, wherever there are so many. */
+    /* How many, and in what shape, is chosen burst by burst from what they cost and yield; max_drafts is the most.
+     * False: max_drafts, wherever there are so many. */
     bool draft_auto;
     sl_draft_shape draft_shape;
     size_t n_logprobs;     /* candidates that `logprobs` is given; at most SL_LOGPROBS_MAX */
@@ -347,12 +348,14 @@ typedef struct sl_score_options {
 sl_status sl_context_score(sl_context *context, const int32_t *ids, size_t n, const sl_score_options *options,
                            double *perplexity, sl_err *err);
 
-enum { SL_DRAFTERS_MAX = 8, SL_DRAFT_DEPTHS = 16 };
+enum { SL_STATS_DRAFTERS = 8, SL_STATS_DEPTHS = 16 };
 
-/* What came of a drafter's proposals. A node's depth: how many drafts it stands behind; the last is of all deeper. */
+/* What came of a drafter's proposals. [depth]: 0 follows the text's last token; the last stands for all deeper ones. A
+ * draft of several drafters counts for each. */
 typedef struct sl_drafter_stats {
-    const char *name; /* "n-gram", "self", "model" */
-    size_t n_verified[SL_DRAFT_DEPTHS], n_accepted[SL_DRAFT_DEPTHS];
+    const char *name; /* "n-gram", "self", "model"; static */
+    size_t n_verified[SL_STATS_DEPTHS], n_accepted[SL_STATS_DEPTHS];
+    size_t n_asked; /* proposals */
     double seconds; /* in it */
 } sl_drafter_stats;
 
@@ -373,8 +376,9 @@ typedef struct sl_stats {
     size_t n_windows, n_passes; /* prefill windows; decode passes */
     size_t n_rows, n_drafted, n_accepted, n_tokens; /* of decoding: rows verified, drafts, drafts kept, tokens drawn */
     size_t n_drafters;
-    sl_drafter_stats drafters[SL_DRAFTERS_MAX];
-    double draft_s, pass_s, accept_s; /* of decode_s: proposing, passes with drawing from them, keeping what was accepted */
+    sl_drafter_stats drafters[SL_STATS_DRAFTERS];
+    double draft_s, pass_s, accept_s; /* of decode_s: proposing; passes; logits, drawing and keeping */
+    size_t n_tree_passes;             /* of n_passes: whose rows branched */
     uint64_t peak_rss_bytes;
     int64_t page_cache_growth_bytes; /* of the context's file; -1 unknown */
     const char *io_mode;   /* "direct", "buffered" or "memory" */

@@ -5,7 +5,7 @@
 
 #include "tok/quote.h"
 
-/* ---------------------------------------------------------------------------------------------------- the vocabulary */
+/* -------------------------------------------------------------------------------------------------- the vocabulary */
 
 static sl_status find_tokens(const sl_gguf *gguf, const sl_gguf_value **out, sl_err *err)
 {
@@ -81,7 +81,7 @@ static sl_status compare(sl_engine *engine, const sl_gguf *draft, sl_err *err)
     return status;
 }
 
-/* ------------------------------------------------------------------------------------------------------- the weights */
+/* ----------------------------------------------------------------------------------------------------- the weights */
 
 static double mib(uint64_t bytes)
 {

@@ -9,7 +9,8 @@
 /* SL_USAGE for drafters or a hot set that cannot be. */
 sl_status sl_drafters_check(const sl_engine *engine, const sl_context_options *options, sl_err *err) SL_CHECK;
 
-/* SL_DRAFT_WITH_* that the options ask for, AUTO resolved but for memory; 0 without drafts. max_tokens: the context's. */
+/* SL_DRAFT_WITH_* that the options ask for, a choice left to us made but for memory; 0 without drafts. max_tokens: the
+ * context's. */
 unsigned sl_drafters_wanted(const sl_engine *engine, const sl_context_options *options, size_t max_tokens);
 /* Of the hot set, where there is memory; 0: none. */
 size_t sl_drafters_hot_tokens(const sl_context_options *options, size_t max_tokens);

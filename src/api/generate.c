@@ -101,6 +101,28 @@ static const sl_finish_reason finish_reasons[] = {
     [SL_FINISH_CANCELLED] = SL_FINISH_REASON_CANCELLED,
 };
 
+static void count_drafts(sl_context *context, const sl_draft_counts *counts)
+{
+    _Static_assert((int)SL_STATS_DRAFTERS == (int)SL_MAX_DRAFTERS && (int)SL_STATS_DEPTHS == (int)SL_DRAFT_DEPTHS,
+                   "what is counted is what is told");
+    sl_stats *stats = &context->stats;
+    const sl_drafter *drafters = sl_session_drafters(context->session, &stats->n_drafters);
+    for (size_t i = 0; i < stats->n_drafters; i++) {
+        sl_drafter_stats *out = &stats->drafters[i];
+        out->name = drafters[i].name;
+        out->n_asked += counts->n_asked[i];
+        out->seconds += counts->drafter_s[i];
+        for (size_t depth = 0; depth < SL_STATS_DEPTHS; depth++) {
+            out->n_verified[depth] += counts->proposed[i][depth];
+            out->n_accepted[depth] += counts->accepted[i][depth];
+        }
+    }
+    stats->draft_s += counts->draft_s;
+    stats->pass_s += counts->pass_s;
+    stats->accept_s += counts->accept_s;
+    stats->n_tree_passes += counts->n_tree_passes;
+}
+
 /* An answer's part of what is counted: several answers add up. */
 static void count_answer(sl_context *context, const sl_generate_result *result, const sl_kv_stats *before, double s)
 {
@@ -114,6 +136,7 @@ static void count_answer(sl_context *context, const sl_generate_result *result, 
     context->stats.n_drafted += result->n_drafted;
     context->stats.n_accepted += result->n_accepted;
     context->stats.n_tokens += result->n_tokens;
+    count_drafts(context, &result->draft);
 }
 
 static sl_sampling sampling_of(const sl_draw_options *o)
@@ -134,6 +157,13 @@ static sl_sampling sampling_of(const sl_draw_options *o)
     };
 }
 
+static bool may_branch(const sl_context *context, const sl_draw_options *o)
+{
+    const bool is_wanted = o->draft_shape == SL_DRAFT_SHAPE_TREE ||
+                           (o->draft_shape == SL_DRAFT_SHAPE_AUTO && o->draft_auto);
+    return is_wanted && !context->options.no_trees && context->options.max_drafts > 0;
+}
+
 static sl_status generate(emitter *e, sl_context *context, sl_generate_result *result, sl_err *err)
 {
     const sl_draw_options *options = e->options;
@@ -143,6 +173,8 @@ static sl_status generate(emitter *e, sl_context *context, sl_generate_result *r
         .n_predict = options->predict_tokens,
         .n_context = context->plan.max_tokens,
         .max_drafts = options->max_drafts < most ? options->max_drafts : most,
+        .draft_auto = options->draft_auto,
+        .may_branch = may_branch(context, options),
         .is_end = is_end,
         .drawn = options->logprobs ? emit_logprobs : NULL,
         .token = emit_token,
@@ -177,6 +209,11 @@ static sl_status check_options(const sl_context *context, const sl_draw_options 
         return sl_err_set(err, SL_USAGE, "generate: %zu drafts, %zu tokens, planned were at most %zu and %zu",
                           options->max_drafts, options->predict_tokens, context->options.max_drafts,
                           context->options.predict_tokens);
+    if ((unsigned)options->draft_shape > SL_DRAFT_SHAPE_TREE)
+        return sl_err_set(err, SL_USAGE, "draft shape is %d, expected SL_DRAFT_SHAPE_AUTO to _TREE",
+                          (int)options->draft_shape);
+    if (options->draft_shape == SL_DRAFT_SHAPE_TREE && context->options.no_trees)
+        return sl_err_set(err, SL_USAGE, "generate: drafts shall branch, and the context was planned without trees");
     return sl_engine_check_draw(context->engine, options, err);
 }
 

@@ -158,6 +158,7 @@ sl_status sl_plan_session(sl_engine *engine, const sl_context_options *o, sl_kv_
                .log = engine->log},
         .max_tokens = n_context,
         .max_drafts = o->max_drafts,
+        .trees = o->max_drafts > 0 && !o->no_trees,
         .rope = sl_engine_rope(engine, o),
         .commit_s = o->commit_seconds > 0.0 ? o->commit_seconds : COMMIT_SECONDS,
         .commit_tokens = o->commit_tokens > 0 ? o->commit_tokens : SL_SEGMENT_TOKENS,

@@ -45,7 +45,7 @@ static size_t window_of(const sl_model_drafter_options *o)
 static sl_geom geometry(const sl_hparams *hp, sl_kv_layer *layers)
 {
     for (uint32_t i = 0; i < hp->n_layers; i++)
-        layers[i] = (sl_kv_layer){hp->n_kv_heads, hp->head_dim};
+        layers[i] = sl_hparams_kv_layer(hp, i);
     return (sl_geom){hp->head_dim % SL_GROUP == 0 ? SL_KV_TYPE_Q8_0 : SL_KV_TYPE_F16, hp->n_layers, layers};
 }
 

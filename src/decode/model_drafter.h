@@ -2,8 +2,8 @@
  *
  * It reads the last tokens alone: its cache holds a window of them, in memory; where the window is full it starts again
  * with the last half. What a burst accepted is read in one pass, what it rejected is cut off. Each draft is the
- * sampler's own draw (the likeliest without one) from this model's logits, at the very position and with the very random
- * number that the burst will use; p is its softmax. A tree takes the next best tokens beside each, as leaves.
+ * sampler's own draw (the likeliest without one) from this model's logits, at the very position and with the very
+ * random number that the burst will use; p is its softmax. A tree takes the next best tokens beside each, as leaves.
  *
  * Owns: cache, layer graph, a copy of the text. Thread rule: one thread at a time. */
 #ifndef SL_MODEL_DRAFTER_H
