@@ -172,6 +172,7 @@ static sl_status pick(sl_durable *d, uint8_t *buf, place places[SL_DURABLE_COMMI
     /* Of a finished file's first commit one copy alone: not the commit's end, or another's record. */
     if (!p->is_borne_out && second->is_empty && has_end(d, buf)) {
         d->has_damaged_commit = true;
+        sl_durable_note(d, "a commit record in one copy alone, which nothing bears out");
         *found_copy = SL_DURABLE_COMMITS;
         return SL_OK;
     }
