@@ -107,6 +107,7 @@ static void run_case(tiny_run *run, const text_case *c, const way *w, answer *ou
         fail_msg("%s", err.text);
     sl_session_options options = tiny_session_options(run, c->type, &ways, most, pool);
     options.talks = true;
+    options.trees = w->tree;
     if (sl_session_create(&options, &session, &err) != SL_OK)
         fail_msg("%s", err.text);
     *out = (answer){.c = c, .kernels = &run->kernels, .n_vocab = run->weights->hp.n_vocab};
@@ -115,6 +116,7 @@ static void run_case(tiny_run *run, const text_case *c, const way *w, answer *ou
         .n_predict = c->n_predict,
         .n_context = c->n_context ? c->n_context : most,
         .max_drafts = w->drafts,
+        .may_branch = w->tree,
         .drafter = w->drafter,
         .is_end = is_end,
         .drawn = note_drawn,

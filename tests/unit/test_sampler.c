@@ -62,6 +62,25 @@ static void the_random_number_is_philox(void **unused)
     sl_sampler_destroy(s);
 }
 
+/* The ids that are drawn greedily when each one drawn is banned for the next; -1: it was banned from the start. */
+static void expect_order(sl_sampling sampling, const float *logits, const int32_t *text, size_t n, const int32_t *want)
+{
+    int32_t ids[16] = {0};
+    float values[16] = {0};
+    memcpy(ids, sampling.bias_ids, sampling.n_bias * sizeof *ids);
+    memcpy(values, sampling.bias_values, sampling.n_bias * sizeof *values);
+    sampling.bias_ids = ids;
+    sampling.bias_values = values;
+    for (size_t i = 0; i < 5 && want[i] >= 0; i++) {
+        sl_sampler *s = make(sampling, 5);
+        const int32_t got = sl_sampler_draw(s, logits, text, n);
+        sl_sampler_destroy(s);
+        assert_int_equal(want[i], got);
+        ids[sampling.n_bias] = got;
+        values[sampling.n_bias++] = -INFINITY;
+    }
+}
+
 /* How often each of four candidates is drawn over 4,096 positions. */
 static void count_draws(sl_sampling sampling, const float *logits, int counts[4])
 {
@@ -99,9 +118,87 @@ static void truncations_keep_what_they_say(void **unused)
     assert_in_range(counts[1], N - 20, N);
 }
 
+/* What is drawn greedily from logits that penalties and biases have changed tells where each of them ends up. */
+static void penalties_and_biases_are_what_they_say(void **unused)
+{
+    (void)unused;
+    const int32_t text[6] = {3, 0, 0, 1, 0, 2};
+    const float logits[5] = {4.0f, -1.0f, 1.0f, 2.5f, -3.0f};
+    const sl_sampling all = {.top_p = 1.0f, .penalty_last_n = -1};
+    sl_sampling s = all;
+    s.repeat_penalty = 2.0f; /* 2, -2, 0.5, 1.25, -3 */
+    expect_order(s, logits, text, 6, (const int32_t[]){0, 3, 2, 1, 4});
+    s.repeat_penalty = 4.0f; /* 1, -4, 0.25, 0.625, -3: what is below 0 falls, too */
+    expect_order(s, logits, text, 6, (const int32_t[]){0, 3, 2, 4, 1});
+    s = all;
+    s.frequency_penalty = 1.25f; /* 0.25, -2.25, -0.25, 1.25, -3 */
+    expect_order(s, logits, text, 6, (const int32_t[]){3, 0, 2, 1, 4});
+    s.presence_penalty = 1.0f; /* -0.75, -3.25, -1.25, 0.25, -3 */
+    expect_order(s, logits, text, 6, (const int32_t[]){3, 0, 2, 4, 1});
+    s.penalty_last_n = 2; /* 1.75, -1, -1.25, 2.5, -3: of the last two */
+    expect_order(s, logits, text, 6, (const int32_t[]){3, 0, 1, 2, 4});
+    s.penalty_last_n = 0; /* none */
+    expect_order(s, logits, text, 6, (const int32_t[]){0, 3, 2, 1, 4});
+    s = all;
+    s.repeat_penalty = 2.0f; /* the penalty first, then the bias: 2, -2, 0.5, 1.25, 1.5 */
+    const int32_t ids[3] = {4, 0, 4};
+    const float values[3] = {5.0f, -INFINITY, -0.5f};
+    s.bias_ids = ids;
+    s.bias_values = values;
+    s.n_bias = 3;
+    expect_order(s, logits, text, 6, (const int32_t[]){4, 3, 2, 1, -1});
+}
+
+/* Banned tokens come last, and their share is nothing. */
+static void what_is_banned_is_never_drawn(void **unused)
+{
+    (void)unused;
+    const float logits[4] = {9.0f, 1.0f, 0.5f, 8.0f}, values[2] = {-INFINITY, -INFINITY};
+    const int32_t ids[2] = {0, 3};
+    const sl_sampling sampling = {.temp = 1.0f, .top_p = 1.0f, .bias_ids = ids, .bias_values = values, .n_bias = 2};
+    int counts[4];
+    count_draws(sampling, logits, counts);
+    assert_int_equal(0, counts[0] + counts[3]);
+    assert_true(counts[1] > counts[2] && counts[2] > 0);
+}
+
+static void a_banned_vocabulary_is_refused(void **unused)
+{
+    (void)unused;
+    const int32_t ids[3] = {0, 1, 2};
+    const float values[3] = {-INFINITY, -INFINITY, -INFINITY};
+    const sl_sampling sampling = {.top_p = 1.0f, .bias_ids = ids, .bias_values = values, .n_bias = 3};
+    sl_err err = {SL_OK, ""};
+    sl_sampler *sampler = NULL;
+    assert_int_equal(SL_USAGE, sl_sampler_create(&sampling, 3, &kernels, &budget, &sampler, &err));
+    assert_non_null(strstr(err.text, "every token"));
+    assert_null(sampler);
+}
+
+static void the_best_are_those_of_a_sort(void **unused)
+{
+    (void)unused;
+    enum { MANY = 500 };
+    float logits[MANY];
+    int32_t want[MANY], got[MANY];
+    for (size_t i = 0; i < MANY; i++)
+        logits[i] = (float)(i * i % 37) - 18.0f;
+    logits[7] = -0.0f;
+    sl_sampler *s = make((sl_sampling){.top_p = 1.0f}, MANY);
+    sl_sampler_best(s, logits, MANY, want);
+    const sl_logprobs logprobs = sl_logprobs_of(&kernels, logits, MANY);
+    for (size_t n = 0; n <= MANY; n = 2 * n + 1 < MANY ? 2 * n + 1 : n + 245) {
+        sl_logprobs_best(&logprobs, MANY, n, got);
+        assert_memory_equal(want, got, n * sizeof *got);
+    }
+    sl_sampler_destroy(s);
+}
+
 static void bad_options_are_named(void **unused)
 {
     (void)unused;
+    const int32_t four = 4;
+    const float zero = 0.0f, nan = NAN, much = INFINITY;
     const struct {
         sl_sampling sampling;
         const char *word;
@@ -110,6 +207,14 @@ static void bad_options_are_named(void **unused)
         {{.temp = -1.0f, .top_p = 1.0f}, "temperature"}, {{.temp = NAN, .top_p = 1.0f}, "temperature"},
         {{.temp = 1.0f, .top_p = 0.0f}, "top-p"},        {{.temp = 1.0f, .top_p = 1.5f}, "top-p"},
         {{.temp = 1.0f, .top_p = 1.0f, .min_p = -0.1f}, "min-p"},
+        {{.top_p = 1.0f, .repeat_penalty = -1.0f}, "repetition"},
+        {{.top_p = 1.0f, .repeat_penalty = NAN}, "repetition"},
+        {{.top_p = 1.0f, .presence_penalty = 2000.0f}, "presence"},
+        {{.top_p = 1.0f, .frequency_penalty = NAN}, "frequency"},
+        {{.top_p = 1.0f, .penalty_last_n = -2}, "penalties over"},
+        {{.top_p = 1.0f, .bias_ids = &four, .bias_values = &zero, .n_bias = 1}, "token 4"},
+        {{.top_p = 1.0f, .bias_ids = history, .bias_values = &nan, .n_bias = 1}, "nan"},
+        {{.top_p = 1.0f, .bias_ids = history, .bias_values = &much, .n_bias = 1}, "inf"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         sl_err err = {SL_OK, ""};
@@ -139,6 +244,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(greedy_takes_the_lowest_of_equals), cmocka_unit_test(candidates_are_ordered_by_logit_then_id),
         cmocka_unit_test(the_random_number_is_philox),       cmocka_unit_test(truncations_keep_what_they_say),
+        cmocka_unit_test(penalties_and_biases_are_what_they_say), cmocka_unit_test(what_is_banned_is_never_drawn),
+        cmocka_unit_test(a_banned_vocabulary_is_refused),    cmocka_unit_test(the_best_are_those_of_a_sort),
         cmocka_unit_test(bad_options_are_named),             cmocka_unit_test(logprobs_agree_with_binary64),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
