@@ -21,41 +21,41 @@ static double seconds(void)
 
 typedef struct text {
     const char *name;
-    int32_t (*token)(const int32_t *text, size_t i, uint32_t random);
+    int32_t (*token)(const int32_t *ids, size_t i, uint32_t random);
 } text;
 
-static int32_t any(const int32_t *text, size_t i, uint32_t random)
+static int32_t any(const int32_t *ids, size_t i, uint32_t random)
 {
-    (void)text, (void)i;
+    (void)ids, (void)i;
     return (int32_t)(random % 50000);
 }
 
 /* Few tokens are frequent, most are rare (Zipf). */
-static int32_t words(const int32_t *text, size_t i, uint32_t random)
+static int32_t words(const int32_t *ids, size_t i, uint32_t random)
 {
-    (void)text, (void)i;
+    (void)ids, (void)i;
     return (int32_t)(50000 / (1 + random % 50000));
 }
 
-static int32_t one(const int32_t *text, size_t i, uint32_t random)
+static int32_t one(const int32_t *ids, size_t i, uint32_t random)
 {
-    (void)text, (void)i, (void)random;
+    (void)ids, (void)i, (void)random;
     return 1;
 }
 
-static int32_t two(const int32_t *text, size_t i, uint32_t random)
+static int32_t two(const int32_t *ids, size_t i, uint32_t random)
 {
-    (void)text, (void)random;
+    (void)ids, (void)random;
     return (int32_t)(i % 2);
 }
 
-static int32_t thousand(const int32_t *text, size_t i, uint32_t random)
+static int32_t thousand(const int32_t *ids, size_t i, uint32_t random)
 {
-    (void)text, (void)random;
+    (void)ids, (void)random;
     return (int32_t)(i % 1000 * 7919 % 30011);
 }
 
-static int32_t fibonacci(const int32_t *text, size_t i, uint32_t random)
+static int32_t fibonacci(const int32_t *ids, size_t i, uint32_t random)
 {
     (void)random;
     if (i < 2)
@@ -66,12 +66,12 @@ static int32_t fibonacci(const int32_t *text, size_t i, uint32_t random)
         a = b;
         b = next;
     }
-    return text[i - a];
+    return ids[i - a];
 }
 
-static int32_t thue_morse(const int32_t *text, size_t i, uint32_t random)
+static int32_t thue_morse(const int32_t *ids, size_t i, uint32_t random)
 {
-    (void)text, (void)random;
+    (void)ids, (void)random;
     int32_t odd = 0;
     for (; i; i &= i - 1)
         odd ^= 1;
@@ -79,9 +79,9 @@ static int32_t thue_morse(const int32_t *text, size_t i, uint32_t random)
 }
 
 /* An earlier passage again and again, with an error now and then. */
-static int32_t copies(const int32_t *text, size_t i, uint32_t random)
+static int32_t copies(const int32_t *ids, size_t i, uint32_t random)
 {
-    return i < 5000 || random % 400 == 0 ? (int32_t)(random / 400 % 30000) : text[i - 4999];
+    return i < 5000 || random % 400 == 0 ? (int32_t)(random / 400 % 30000) : ids[i - 4999];
 }
 
 static int measure(const char *name, const int32_t *ids, size_t n)
