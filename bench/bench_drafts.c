@@ -106,7 +106,7 @@ static void open_world(world *w, const char *model, const char *path)
     memcpy(w->ids, list.ids + w->s.start, n * sizeof *w->ids);
     sl_ids_deinit(&list, &w->engine->budget);
     for (uint32_t i = 0; i < w->engine->hp.n_layers; i++)
-        w->layers[i] = (sl_kv_layer){w->engine->hp.n_kv_heads, w->engine->hp.head_dim};
+        w->layers[i] = sl_hparams_kv_layer(&w->engine->hp, i);
     w->geom = (sl_geom){w->s.type, w->engine->hp.n_layers, w->layers};
     const sl_kv_options kv = {.geom = w->geom,
                               .dir = "/var/tmp",

@@ -71,7 +71,7 @@ static void fill_part(const context *c, const shape *s)
 
 static void context_open(context *c, const shape *s)
 {
-    c->layer = (sl_kv_layer){s->n_kv_heads, s->head_dim};
+    c->layer = (sl_kv_layer){s->n_kv_heads, s->head_dim, 0};
     const sl_geom geom = {s->type, 1, &c->layer};
     size_t width = s->n_kv_heads * s->group * s->head_dim;
     sl_budget_init(&c->budget, UINT64_MAX);

@@ -74,7 +74,7 @@ static sl_status set_geometry(bench_machine *m, sl_err *err)
     if (status != SL_OK)
         return status;
     for (uint32_t i = 0; i < shape->n_layers; i++)
-        m->layers[i] = (sl_kv_layer){shape->n_kv_heads, shape->head_dim};
+        m->layers[i] = (sl_kv_layer){shape->n_kv_heads, shape->head_dim, 0};
     m->geom = (sl_geom){m->options.is_f16 ? SL_KV_TYPE_F16 : SL_KV_TYPE_Q8_0, shape->n_layers, m->layers};
     return sl_geom_check(&m->geom, err);
 }

@@ -16,7 +16,7 @@ import numpy as np
 import gguf_file as gf
 import make_tiny_gguf as tiny
 
-HIDDEN, HEADS, KV_HEADS, DIM, FF, CONTEXT, ORIGINAL = 160, 6, 2, 32, 224, 1024, 64
+HIDDEN, HEADS, KV_HEADS, DIM, FF, CONTEXT, ORIGINAL = 160, 6, 2, 32, 224, 8192, 64
 # name: layers and what beside llama's tensors and keys the architecture has
 FAMILIES = {
     "llama": {"layers": 3},

@@ -73,12 +73,14 @@ static void begin(sl_attn *attn, const sl_attn_rows *rows)
     assert(rows->n_rows > 0 && rows->n_rows <= attn->options.max_rows);
     attn->rows = rows;
     attn->head_dim = layer->head_dim;
+    attn->span = layer->span;
     attn->n_kv_heads = layer->n_kv_heads;
     attn->group = attn->options.n_heads / layer->n_kv_heads;
     sl_attn_divide(attn);
     attn->n_held = attn->n_ring_held = 0;
     if (attn->options.hot) {
         const sl_hot_rows hot = {.layer = rows->layer,
+                                 .first_tile = (size_t)(sl_geom_first_seen(layer, rows->first_pos) / SL_TILE),
                                  .first_pos = rows->first_pos,
                                  .n_rows = rows->n_rows,
                                  .group = attn->group,
@@ -116,7 +118,7 @@ static void fold_part(const sl_attn *attn, const sl_attn_item *all, const sl_kv_
     const uint8_t *tiles = part->tiles + all->head * tile_bytes;
     const uint8_t *after = then ? then->tiles + all->head * tile_bytes : NULL;
     const size_t first_tile = (size_t)(part->first_token / SL_TILE);
-    if (in_runs(attn)) {
+    if (in_runs(attn) && !sl_attn_is_cut(attn, part->first_token)) {
         for (size_t i = 0; i < all->n_heads; i++) {
             sl_attn_item span = sl_attn_head_of(attn, *all, i);
             span.next = i + 1 < all->n_heads ? tiles + (i + 1) * tile_bytes : after;
@@ -132,7 +134,10 @@ static void fold_part(const sl_attn *attn, const sl_attn_item *all, const sl_kv_
             span.next = g + 1 < part->n_groups ? tiles + group_bytes : after;
             if (i + 1 < all->n_heads)
                 span.next = tiles + (i + 1) * tile_bytes;
-            sl_attn_fold_tile(attn, &span, 0, span.n, tiles + i * tile_bytes, NULL);
+            if (sl_attn_is_cut(attn, part->first_token))
+                sl_attn_fold_cut(attn, &span, tiles + i * tile_bytes, part->first_token + (uint64_t)g * SL_TILE);
+            else
+                sl_attn_fold_tile(attn, &span, 0, span.n, tiles + i * tile_bytes, NULL);
             sl_attn_note(attn, &span, first_tile + g);
         }
     if (attn->options.hot && attn->noted_block - all->first < all->n)
@@ -179,7 +184,7 @@ static void release_held(sl_attn *attn, sl_kv *kv)
     attn->n_held = attn->n_ring_held = 0;
 }
 
-/* Every stored key precedes every row: no mask. */
+/* Every stored key precedes every row: no mask, but where a layer slides. */
 static void fold_held(sl_attn *attn, sl_kv *kv)
 {
     if (attn->n_held == 0)

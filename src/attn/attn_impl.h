@@ -23,6 +23,7 @@ struct sl_attn {
     /* the layer being computed */
     const sl_attn_rows *rows;
     size_t head_dim, n_kv_heads, group; /* group: queries that share a KV head, per row */
+    uint64_t span;                      /* of a sliding layer; 0: every row sees all before it */
     size_t n_blocks;                    /* per KV head */
     size_t chunk, n_chunks;             /* per KV head */
     size_t together;                    /* KV heads per item; above 1 only where n_blocks is 1 */
@@ -95,7 +96,16 @@ void sl_attn_fold_segment(const sl_attn *attn, const sl_attn_item *span);
 /* A kernel span that ends now. */
 void sl_attn_trace(const sl_attn *attn, const char *name, double start_s, int64_t part);
 
-/* attn_own.c: the own tiles under the causal mask, last segment folded, O / l -> out. */
+/* attn_own.c */
+
+/* One tile group of a sliding layer, stored before all rows: folds the head's tile, the keys at `pos` and on, into the
+ * span's states, as far as its rows see them. */
+void sl_attn_fold_cut(const sl_attn *attn, const sl_attn_item *span, const uint8_t *tile, uint64_t pos);
+
+/* Whether some row does not see the whole of a stored tile whose first key is at `pos`. */
+bool sl_attn_is_cut(const sl_attn *attn, uint64_t pos);
+
+/* The own tiles under the causal mask, last segment folded, O / l -> out. */
 void sl_attn_finish(sl_attn *attn);
 
 #endif

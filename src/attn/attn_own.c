@@ -5,30 +5,38 @@
 #include "attn/attn_impl.h"
 #include "kernel/tile_key.h"
 
-/* The keys of the tile at tile_pos that a row at `pos` sees: those up to its own position. */
-static uint64_t causal_mask(uint64_t tile_pos, uint64_t pos)
+/* Bits of the first n keys of a tile. */
+static uint64_t first_keys(uint64_t n)
+{
+    return n >= SL_TILE ? UINT64_MAX : (UINT64_C(1) << n) - 1;
+}
+
+/* The keys of the tile at tile_pos that a row at `pos` sees: those up to its own position, in a sliding layer the last
+ * `span` of them. */
+static uint64_t causal_mask(uint64_t tile_pos, uint64_t pos, uint64_t span)
 {
     if (pos < tile_pos)
         return 0;
-    return pos - tile_pos >= SL_TILE - 1 ? UINT64_MAX : (UINT64_C(1) << (pos - tile_pos + 1)) - 1;
+    uint64_t seen = first_keys(pos - tile_pos + 1);
+    return span > 0 && pos >= tile_pos + span ? seen & ~first_keys(pos - tile_pos - span + 1) : seen;
 }
 
-/* One own tile; in a tree one that belongs to a branch. */
+/* One own tile; in a tree one that belongs to a branch. Or a stored one. */
 typedef struct own_tile {
     const uint8_t *bytes;
     uint64_t pos;           /* of its first key */
     size_t branch;          /* whose it is */
-    const uint16_t *owners; /* as sl_tree_owners; NULL: no tree */
+    const uint16_t *owners; /* as sl_tree_owners; NULL: all rows may see it */
 } own_tile;
 
 static uint64_t mask_of_row(const sl_attn *attn, const own_tile *tile, size_t row)
 {
     const sl_tree *tree = attn->rows->tree;
     if (!tree)
-        return causal_mask(tile->pos, attn->rows->first_pos + row);
-    if (row >= tree->n_rows || tile->owners[tree->branch[row]] != tile->branch)
+        return causal_mask(tile->pos, attn->rows->first_pos + row, attn->span);
+    if (row >= tree->n_rows || (tile->owners && tile->owners[tree->branch[row]] != tile->branch))
         return 0;
-    return causal_mask(tile->pos, attn->rows->first_pos + tree->depth[row]);
+    return causal_mask(tile->pos, attn->rows->first_pos + tree->depth[row], attn->span);
 }
 
 typedef enum view { HIDDEN, CUT, WHOLE } view;
@@ -61,6 +69,30 @@ static void fold_own_tile(const sl_attn *attn, const sl_attn_item *span, const o
         if (views[b] != HIDDEN)
             sl_attn_fold_tile(attn, span, b, end - b, tile->bytes, views[b] == CUT ? masks : NULL);
     }
+}
+
+static uint64_t last_pos_of(const sl_attn *attn, const sl_attn_item *span)
+{
+    if (attn->rows->tree)
+        return attn->rows->first_pos + attn->rows->tree->max_depth;
+    size_t last_query = sl_attn_min((span->first + span->n) * SL_LANES, sl_attn_n_queries(attn)) - 1;
+    return attn->rows->first_pos + last_query / attn->group;
+}
+
+void sl_attn_fold_cut(const sl_attn *attn, const sl_attn_item *span, const uint8_t *tile, uint64_t pos)
+{
+    const own_tile stored = {.bytes = tile, .pos = pos};
+    if (last_pos_of(attn, span) < pos + attn->span)
+        sl_attn_fold_tile(attn, span, 0, span->n, tile, NULL);
+    else
+        fold_own_tile(attn, span, &stored);
+}
+
+bool sl_attn_is_cut(const sl_attn *attn, uint64_t pos)
+{
+    const sl_attn_rows *rows = attn->rows;
+    uint64_t last_pos = rows->first_pos + (rows->tree ? rows->tree->max_depth : rows->n_rows - 1);
+    return attn->span > 0 && last_pos >= pos + attn->span;
 }
 
 /* A branch's tile at a group where it has one. */
@@ -97,14 +129,6 @@ static void fold_group(const sl_attn *attn, const sl_attn_item *span, size_t gro
             tile.bytes = branch_tile(attn, b, group, span->head);
         fold_own_tile(attn, span, &tile);
     }
-}
-
-static uint64_t last_pos_of(const sl_attn *attn, const sl_attn_item *span)
-{
-    if (attn->rows->tree)
-        return attn->rows->first_pos + attn->rows->tree->max_depth;
-    size_t last_query = sl_attn_min((span->first + span->n) * SL_LANES, sl_attn_n_queries(attn)) - 1;
-    return attn->rows->first_pos + last_query / attn->group;
 }
 
 static void finish_head(const sl_attn *attn, sl_attn_item span, size_t worker)

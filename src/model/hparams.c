@@ -142,9 +142,7 @@ static sl_status read_sliding(reader *r, sl_hparams *hp, sl_err *err)
     if (status == SL_OK && period != r->arch->sliding_period)
         status = sl_err_set(err, SL_REFUSED, "%s: %s is %" PRIu64 ", which is not supported (%u is)",
                             sl_gguf_path(r->gguf), r->key, period, r->arch->sliding_period);
-    if (status == SL_OK && span > 0 && span < hp->n_ctx_train)
-        status = sl_err_set(err, SL_REFUSED, "%s: %s is %" PRIu64 ": sliding windows are not supported",
-                            sl_gguf_path(r->gguf), key_of(r, "attention.sliding_window"), span);
+    hp->sliding_span = r->arch->flags & SL_ARCH_SLIDES ? (uint32_t)span : 0;
     return status;
 }
 
@@ -214,6 +212,5 @@ bool sl_hparams_has_rope(const sl_hparams *hp, uint32_t layer)
 
 sl_kv_layer sl_hparams_kv_layer(const sl_hparams *hp, uint32_t layer)
 {
-    (void)layer;
-    return (sl_kv_layer){.n_kv_heads = hp->n_kv_heads, .head_dim = hp->head_dim};
+    return (sl_kv_layer){hp->n_kv_heads, hp->head_dim, sl_hparams_slides(hp, layer) ? hp->sliding_span : 0};
 }

@@ -143,7 +143,7 @@ uint64_t sl_superblock_encode(uint8_t *buf, const sl_identity *identity, const s
     for (uint32_t i = 0; i < geom->n_layers; i++) {
         sl_format_put(&at, geom->layers[i].n_kv_heads, 4);
         sl_format_put(&at, geom->layers[i].head_dim, 4);
-        sl_format_put(&at, 0, 8);
+        sl_format_put(&at, geom->layers[i].span, 8);
     }
     return sl_format_seal(buf, (size_t)bytes);
 }
@@ -197,11 +197,7 @@ static sl_status decode_layers(sl_span *span, sl_budget *budget, sl_superblock *
     for (uint32_t i = 0; i < out->geom.n_layers; i++) {
         out->layers[i].n_kv_heads = sl_span_u32(span);
         out->layers[i].head_dim = sl_span_u32(span);
-        uint64_t window = sl_span_u64(span);
-        if (window != 0)
-            return sl_err_set(
-                err, SL_REFUSED,
-                "layer %" PRIu32 " keeps a window of %" PRIu64 " tokens, which this program does not know", i, window);
+        out->layers[i].span = sl_span_u64(span);
     }
     out->geom.layers = out->layers;
     sl_err why;

@@ -64,6 +64,11 @@ uint64_t sl_geom_block_off(const sl_geom *geom, uint64_t segment, uint32_t layer
     return off;
 }
 
+uint64_t sl_geom_first_seen(const sl_kv_layer *layer, uint64_t pos)
+{
+    return layer->span > 0 && pos >= layer->span ? pos - layer->span + 1 : 0;
+}
+
 uint64_t sl_geom_token_bytes(const sl_geom *geom)
 {
     uint64_t bytes = 0;
@@ -86,6 +91,6 @@ bool sl_geom_is_same(const sl_geom *a, const sl_geom *b)
 {
     bool is_same = a->type == b->type && a->n_layers == b->n_layers;
     for (uint32_t i = 0; is_same && i < a->n_layers; i++)
-        is_same = a->layers[i].n_kv_heads == b->layers[i].n_kv_heads && a->layers[i].head_dim == b->layers[i].head_dim;
+        is_same = a->layers[i].n_kv_heads == b->layers[i].n_kv_heads && a->layers[i].head_dim == b->layers[i].head_dim && a->layers[i].span == b->layers[i].span;
     return is_same;
 }

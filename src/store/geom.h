@@ -23,6 +23,7 @@ enum {
 typedef struct sl_kv_layer {
     uint32_t n_kv_heads;
     uint32_t head_dim;
+    uint64_t span; /* a row sees its own token and the span - 1 before it; 0: all before it */
 } sl_kv_layer;
 
 typedef struct sl_geom {
@@ -39,8 +40,10 @@ size_t sl_geom_part_bytes(const sl_geom *geom, uint32_t layer);  /* 16 tile grou
 size_t sl_geom_block_bytes(const sl_geom *geom, uint32_t layer); /* 4 parts, rounded up to 16 KiB */
 uint64_t sl_geom_segment_bytes(const sl_geom *geom);
 uint64_t sl_geom_block_off(const sl_geom *geom, uint64_t segment, uint32_t layer); /* from the file's first block */
+/* The first token that a row at `pos` of the layer sees. */
+uint64_t sl_geom_first_seen(const sl_kv_layer *layer, uint64_t pos);
 uint64_t sl_geom_token_bytes(const sl_geom *geom); /* KV bytes of one token, all layers (exact: tile bytes / 64) */
 size_t sl_geom_max_part_bytes(const sl_geom *geom);
-bool sl_geom_is_same(const sl_geom *a, const sl_geom *b); /* type and every layer */
+bool sl_geom_is_same(const sl_geom *a, const sl_geom *b); /* type and every layer, its span too */
 
 #endif

@@ -27,8 +27,9 @@ static void fill_item(const sl_stream *stream, sl_pos pos, uint64_t groups, sl_r
  * In the announced pass, parts of layers that have grown since the current one began are what they will be. Those of
  * the others may still be joined by new ones. Where growing is under way, or was seen inside the last pass and so is
  * expected in this one, the schedule waits for it at a layer's open part; else (drafts are verified: a token or some
- * dozens a pass, a new tile group once in 64) it goes on, and growth takes back what it must. */
-static bool find_next(const sl_stream *stream, sl_pos *cursor, sl_ring_item *item)
+ * dozens a pass, a new tile group once in 64) it goes on, and growth takes back what it must. Of a sliding layer the
+ * walk begins where the span of its first row does. */
+static bool find_next(sl_stream *stream, sl_pos *cursor, sl_ring_item *item)
 {
     const sl_parts *parts = stream->options.parts;
     for (;;) {
@@ -37,9 +38,14 @@ static bool find_next(const sl_stream *stream, sl_pos *cursor, sl_ring_item *ite
         if (!is_current && !is_announced)
             return false;
         const sl_stream_layer *layer = &stream->layers[cursor->layer];
+        /* A sliding layer that grows sees later parts when it has grown. */
+        if (is_announced && stream->is_growing && !layer->has_grown && stream->options.geom->layers[cursor->layer].span > 0)
+            return false;
         uint64_t groups = is_current ? layer->walk_groups : layer->n_groups;
         bool is_settled = is_current || layer->has_grown || !stream->is_growing;
         uint64_t end = is_settled ? sl_parts_of_groups(groups) : groups / SL_PART_TILES;
+        uint64_t first = sl_stream_first_part(stream, cursor->pass, cursor->layer);
+        cursor->part = cursor->part > first ? cursor->part : first;
         if (cursor->part < end) {
             if (parts->places[sl_parts_at(parts, cursor->layer, cursor->part)] != SL_PLACE_RESIDENT) {
                 fill_item(stream, *cursor, groups, item);

@@ -216,10 +216,29 @@ sl_status sl_stream_begin(sl_stream *stream, bool will_follow, sl_err *err)
     return SL_OK;
 }
 
-static bool has_parts_left(const sl_stream *stream, uint32_t layer)
+uint64_t sl_stream_first_part(sl_stream *stream, uint64_t pass, uint32_t layer)
 {
-    return layer == stream->walk_layer ? stream->walk_part < sl_parts_of_groups(stream->layers[layer].walk_groups)
-                                       : layer > stream->walk_layer && stream->layers[layer].walk_groups > 0;
+    sl_stream_layer *of = &stream->layers[layer];
+    if (of->first_pass != pass) {
+        /* Rows come behind the full tile groups: inside the unfilled one, or later. */
+        uint64_t groups = pass == stream->pass ? of->walk_groups : of->n_groups;
+        of->first_part = sl_geom_first_seen(&stream->options.geom->layers[layer], groups * SL_TILE) / SL_PART_TOKENS;
+        of->first_pass = pass;
+    }
+    return of->first_part;
+}
+
+/* Of the current pass and a layer that is walked now or later: the next part. */
+static uint64_t next_part(sl_stream *stream, uint32_t layer)
+{
+    uint64_t first = sl_stream_first_part(stream, stream->pass, layer);
+    return layer == stream->walk_layer && stream->walk_part > first ? stream->walk_part : first;
+}
+
+static bool has_parts_left(sl_stream *stream, uint32_t layer)
+{
+    return layer >= stream->walk_layer &&
+           next_part(stream, layer) < sl_parts_of_groups(stream->layers[layer].walk_groups);
 }
 
 sl_status sl_stream_end(sl_stream *stream, sl_err *err)
@@ -332,8 +351,8 @@ static sl_status await(sl_stream *stream, sl_pos pos, sl_kv_part *part, sl_err *
 bool sl_stream_is_ready(sl_stream *stream, uint32_t layer)
 {
     pthread_mutex_lock(&stream->lock);
-    sl_pos pos = {stream->pass, layer, layer == stream->walk_layer ? stream->walk_part : 0};
-    bool is_ready = !stream->is_active || !has_parts_left(stream, layer) || is_there(stream, pos);
+    bool is_ready = !stream->is_active || !has_parts_left(stream, layer) ||
+                    is_there(stream, (sl_pos){stream->pass, layer, next_part(stream, layer)});
     pthread_mutex_unlock(&stream->lock);
     return is_ready;
 }
@@ -355,12 +374,12 @@ sl_status sl_stream_next(sl_stream *stream, uint32_t layer, sl_kv_part *part, bo
         }
     }
     if (status == SL_OK && has_parts_left(stream, layer)) {
-        sl_pos pos = {stream->pass, layer, stream->walk_part};
+        sl_pos pos = {stream->pass, layer, next_part(stream, layer)};
         part->layer = layer;
         part->first_token = pos.part * SL_PART_TOKENS;
         status = await(stream, pos, part, err);
         *found = status == SL_OK;
-        stream->walk_part += status == SL_OK;
+        stream->walk_part = pos.part + (status == SL_OK);
     }
     bool has_notes = stream->n_notes > 0;
     pthread_mutex_unlock(&stream->lock);

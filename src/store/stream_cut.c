@@ -44,6 +44,7 @@ void sl_stream_cut(sl_stream *stream, uint32_t layer, uint64_t n_groups)
             stream->bytes_resident -= held * cut->group_bytes;
     }
     cut->n_groups = n_groups;
+    cut->first_pass = 0;
     cut->piece_bytes = 0;
     pthread_mutex_unlock(&stream->lock);
 }

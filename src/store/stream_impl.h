@@ -21,6 +21,7 @@ typedef struct sl_stream_layer {
     size_t piece_bytes;
     uint8_t *piece; /* [SL_SECTOR_BYTES] */
     bool has_grown; /* since the current pass began */
+    uint64_t first_pass, first_part; /* where that pass's walk of the layer begins; fixed by who needs it first */
 } sl_stream_layer;
 
 /* Items that have their room, lie one behind another in file and ring, and have bytes that no read was asked for. */
@@ -104,6 +105,10 @@ static inline uint64_t sl_parts_of_groups(uint64_t groups)
 {
     return (groups + SL_PART_TILES - 1) / SL_PART_TILES;
 }
+
+/* The part that the pass's walk of a layer begins with: of a sliding layer the first that a row behind what is stored
+ * can see any of. What is stored later moves it only in later passes: parts are handed over in order. Under the lock. */
+uint64_t sl_stream_first_part(sl_stream *stream, uint64_t pass, uint32_t layer);
 
 /* Takes back everything planned, read or ready at or behind `pos`. Under the lock. */
 void sl_stream_rewind(sl_stream *stream, sl_pos pos);

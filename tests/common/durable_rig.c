@@ -56,7 +56,7 @@ void durable_rig_start(durable_rig *b, uint64_t seed, uint64_t n_all)
     sl_kv_layer layers[3];
     uint32_t n_layers = 1 + (uint32_t)kv_model_random(&random, 3);
     for (uint32_t i = 0; i < n_layers; i++)
-        layers[i] = (sl_kv_layer){1 + (uint32_t)kv_model_random(&random, 2), dims[kv_model_random(&random, 3)]};
+        layers[i] = (sl_kv_layer){1 + (uint32_t)kv_model_random(&random, 2), dims[kv_model_random(&random, 3)], 0};
     const sl_geom geom = {kv_model_random(&random, 2) ? SL_KV_TYPE_F16 : SL_KV_TYPE_Q8_0, n_layers, layers};
     b->n_all = n_all ? n_all : 1 + kv_model_random(&random, DURABLE_RIG_TOKENS);
     kv_model_init(&b->model, &geom, DURABLE_RIG_TOKENS, seed);

@@ -30,7 +30,7 @@ void tiny_run_open(tiny_run *run, const tiny_model *model, sl_cpu_level level)
     if (status != SL_OK)
         fail_msg("tiny model: %s", err.text);
     for (size_t i = 0; i < 8; i++)
-        run->layers[i] = (sl_kv_layer){run->weights->hp.n_kv_heads, run->weights->hp.head_dim};
+        run->layers[i] = sl_hparams_kv_layer(&run->weights->hp, (uint32_t)i);
 }
 
 void tiny_run_close(tiny_run *run)

@@ -43,7 +43,7 @@ static void count_warning(void *arg, sl_log_level level, const char *text)
     n_warnings += level == SL_LOG_LEVEL_WARNING;
 }
 
-static const sl_kv_layer layers[2] = {{1, 32}, {1, 32}};
+static const sl_kv_layer layers[2] = {{1, 32, 0}, {1, 32, 0}};
 
 static sl_kv_options options_in(const char *dir, sl_budget *budget)
 {

@@ -168,7 +168,7 @@ static void try_end(const uint8_t *data, size_t size, bool fix)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static const sl_kv_layer layers[] = {{1, 32}, {3, 64}};
+    static const sl_kv_layer layers[] = {{1, 32, 0}, {3, 64, 0}};
     if (size == 0)
         return 0;
     const sl_geom geom = {data[0] & 8 ? SL_KV_TYPE_F16 : SL_KV_TYPE_Q8_0, data[0] & 16 ? 2 : 1, layers};

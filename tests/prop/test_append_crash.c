@@ -66,7 +66,7 @@ static void start(bench *b, uint64_t seed)
     memset(b, 0, sizeof *b);
     sl_budget_init(&b->budget, UINT64_MAX);
     disk_init(&b->disk, seed);
-    const sl_kv_layer layers[] = {{1, 32}, {2, 32}};
+    const sl_kv_layer layers[] = {{1, 32, 0}, {2, 32, 0}};
     const sl_geom geom = {seed % 2 ? SL_KV_TYPE_F16 : SL_KV_TYPE_Q8_0, 1 + (uint32_t)(seed % 3 > 0), layers};
     kv_model_init(&b->model, &geom, MAX_TOKENS, seed);
     const sl_kv_options options = {.geom = b->model.geom, .vfs = &b->disk.vfs, .dir = "nowhere",

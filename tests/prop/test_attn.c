@@ -126,7 +126,7 @@ static void attend_plainly(const bench *b, const float *q, size_t head, size_t p
 
 static void set_up(bench *b)
 {
-    b->layer = (sl_kv_layer){(uint32_t)b->s.n_kv_heads, (uint32_t)b->s.head_dim};
+    b->layer = (sl_kv_layer){(uint32_t)b->s.n_kv_heads, (uint32_t)b->s.head_dim, 0};
     b->geom = (sl_geom){b->s.type, 1, &b->layer};
     sl_budget_init(&b->budget, UINT64_MAX);
     sl_kernels_init(&b->kernels, sl_cpu_best());
@@ -338,7 +338,7 @@ static void few_rows_over_several_segments(void **unused)
 static void q8_refuses_other_head_dims(void **unused)
 {
     (void)unused;
-    sl_kv_layer layer = {1, 80};
+    sl_kv_layer layer = {1, 80, 0};
     sl_geom geom = {SL_KV_TYPE_Q8_0, 1, &layer};
     sl_err err = {SL_OK, ""};
     assert_int_equal(SL_REFUSED, sl_geom_check(&geom, &err));

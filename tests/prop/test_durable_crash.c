@@ -282,7 +282,7 @@ static void start(bench *b, uint64_t seed, bool grows)
     memset(b, 0, sizeof *b);
     sl_budget_init(&b->budget, UINT64_MAX);
     disk_init(&b->disk, seed);
-    const sl_kv_layer layers[] = {{1, 32}, {1, disk_random(&b->disk, 2) ? 32 : 64}};
+    const sl_kv_layer layers[] = {{1, 32, 0}, {1, disk_random(&b->disk, 2) ? 32 : 64, 0}};
     const sl_geom geom = {disk_random(&b->disk, 3) ? SL_KV_TYPE_Q8_0 : SL_KV_TYPE_F16,
                           1 + (uint32_t)disk_random(&b->disk, 2), layers};
     kv_model_init(&b->model, &geom, MAX_TOKENS, seed);

@@ -48,7 +48,7 @@ static sl_geom random_geom(setup *s, uint64_t seed)
         uint32_t dims[2] = {geom.type == SL_KV_TYPE_Q8_0 ? 32 : 16, 32};
         s->layers[i] = i > 0 && !is_mixed
                            ? s->layers[0]
-                           : (sl_kv_layer){1 + (uint32_t)kv_model_random(&dice, 2), dims[kv_model_random(&dice, 2)]};
+                           : (sl_kv_layer){1 + (uint32_t)kv_model_random(&dice, 2), dims[kv_model_random(&dice, 2)], 0};
     }
     return geom;
 }
@@ -228,7 +228,7 @@ static void test_wild(void **state)
         run_wild(base_seed() + i);
 }
 
-static const sl_kv_layer two_layers[2] = {{1, 32}, {2, 32}};
+static const sl_kv_layer two_layers[2] = {{1, 32, 0}, {2, 32, 0}};
 static const sl_geom two = {SL_KV_TYPE_Q8_0, 2, two_layers};
 
 /* A context that fits its share touches no disk: the directory need not even exist. */

@@ -21,7 +21,7 @@ enum {
     IN_READ = 4          /* parts */
 };
 
-static const sl_kv_layer layers[2] = {{1, 64}, {1, 64}};
+static const sl_kv_layer layers[2] = {{1, 64, 0}, {1, 64, 0}};
 
 typedef struct setup {
     sl_budget budget;

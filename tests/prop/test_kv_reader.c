@@ -15,7 +15,7 @@
 
 enum { PART_BYTES = 139264 }; /* of the layers below, 1024 tokens */
 
-static const sl_kv_layer layers[3] = {{1, 64}, {1, 64}, {1, 64}};
+static const sl_kv_layer layers[3] = {{1, 64, 0}, {1, 64, 0}, {1, 64, 0}};
 static const sl_io_engine engines[2] = {SL_IO_ENGINE_AUTO, SL_IO_ENGINE_POOL};
 
 static const char *kv_dir(void)

@@ -21,7 +21,7 @@ enum { BLOCK = 1 << 22, PART = BLOCK / 4 };
 #define GIB ((uint64_t)1 << 30)
 #define TIB ((uint64_t)1 << 40)
 
-static const sl_kv_layer layer = {4, 64}; /* blocks of 4 MiB in F16 */
+static const sl_kv_layer layer = {4, 64, 0}; /* blocks of 4 MiB in F16 */
 static const sl_geom geom = {SL_KV_TYPE_F16, 1, &layer};
 static const sl_identity identity = {
     .arithmetic_version = 1, .model = {7, 8}, .n_vocab = 100, .rope_base = 1e4, .name = "test"};
@@ -135,7 +135,7 @@ static void any_file(void **unused)
 static void layout(void **unused)
 {
     (void)unused;
-    static const sl_kv_layer kinds[] = {{1, 32}, {3, 64}, {8, 128}, {32, 256}};
+    static const sl_kv_layer kinds[] = {{1, 32, 0}, {3, 64, 0}, {8, 128, 0}, {32, 256, 0}};
     sl_kv_layer layers[80];
     for (size_t kind = 0; kind < 4; kind++) {
         for (size_t i = 0; i < 80; i++)

@@ -149,7 +149,7 @@ static void start(bench *b, uint64_t seed, size_t n_tokens)
     must(sl_engine_open(&options, &b->engine, &err), &err);
     b->cache = draw(b, 2) ? SL_CACHE_F16 : SL_CACHE_Q8_0;
     for (uint32_t i = 0; i < model.n_layers; i++)
-        b->layers[i] = (sl_kv_layer){model.n_kv_heads, model.head_dim};
+        b->layers[i] = (sl_kv_layer){model.n_kv_heads, model.head_dim, 0};
     b->geom = (sl_geom){b->cache == SL_CACHE_F16 ? SL_KV_TYPE_F16 : SL_KV_TYPE_Q8_0, model.n_layers, b->layers};
     b->layout = sl_layout_of(&b->geom);
     b->n_tokens = n_tokens ? n_tokens : 1 + (size_t)draw(b, MAX_TOKENS);

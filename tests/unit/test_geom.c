@@ -11,7 +11,7 @@
 static sl_geom uniform(sl_kv_type type, uint32_t n_layers, uint32_t heads, uint32_t dim, sl_kv_layer *layers)
 {
     for (uint32_t i = 0; i < n_layers; i++)
-        layers[i] = (sl_kv_layer){heads, dim};
+        layers[i] = (sl_kv_layer){heads, dim, 0};
     return (sl_geom){type, n_layers, layers};
 }
 
@@ -83,7 +83,7 @@ static void test_alignment(void **state)
 
 static void expect_refused(sl_kv_type type, uint32_t n_layers, uint32_t heads, uint32_t dim, const char *word)
 {
-    sl_kv_layer layers[1] = {{heads, dim}};
+    sl_kv_layer layers[1] = {{heads, dim, 0}};
     sl_geom geom = {type, n_layers, layers};
     sl_err err = {0};
     /* Q8_0 on another head dimension is a plan that cannot be carried out; the rest can never be right. */
