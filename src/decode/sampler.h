@@ -13,9 +13,9 @@
  * 2. x = x + value, for each bias of the token in the order of the list; -infinity bans it.
  * 3. Temperature 0 takes the largest logit, the lowest id among equals. Else: candidates ordered by logit, then by
  *    lower id; t = logit / temp; p = exp2((t - t of the first) * log2 e); top-k keeps the first k; top-p keeps the
- *    shortest prefix whose sum >= top_p * sum of all kept; min-p keeps p >= min_p; sums run in candidate order. u is the
- *    first word of Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011) with key = seed
- *    and counter = position, u = (word >> 8) * 2^-24; the first candidate whose running sum > u * total is drawn. */
+ *    shortest prefix whose sum >= top_p * sum of all kept; min-p keeps p >= min_p; sums run in candidate order. u is
+ *    (word >> 8) * 2^-24 of the first word of Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2,
+ *    3", SC 2011) with key = seed, counter = position; the first candidate whose running sum > u * total is drawn. */
 #ifndef SL_SAMPLER_H
 #define SL_SAMPLER_H
 

@@ -1,8 +1,8 @@
 /* Stop strings: where a text that comes byte by byte first ends with one of them.
  *
- * Owns: for each string how far the text's end agrees with its beginning (Knuth, Morris and Pratt, "Fast pattern matching
- * in strings", SIAM J. Comput. 6, 1977). Refuses: empty strings, text that is not UTF-8, more bytes than SL_STOPS_BYTES.
- * The answer does not depend on the pieces that the text came in. Thread rule: one thread at a time. */
+ * Owns: for each string how far the text's end agrees with its beginning (Knuth, Morris and Pratt, "Fast pattern
+ * matching in strings", SIAM J. Comput. 6, 1977). Refuses: empty strings, text that is not UTF-8, more bytes than
+ * SL_STOPS_BYTES. The answer does not depend on the pieces that the text came in. Thread rule: one thread at a time. */
 #ifndef SL_STOPS_H
 #define SL_STOPS_H
 

@@ -144,16 +144,16 @@ static void expect_same(const answer *want, const answer *got, const way *w)
     for (size_t i = 0; i < want->n && i < got->n; i++)
         if (want->ids[i] != got->ids[i] || want->logits[i] != got->logits[i] ||
             memcmp(&want->logprobs[i], &got->logprobs[i], sizeof(float)) != 0)
-            fail_msg("prompt of %zu, temp %g, %zu drafts by %s (%s): token %zu is %d with logprob %.9g, expected %d with "
-                     "%.9g",
+            fail_msg("prompt of %zu, temp %g, %zu drafts by %s (%s): token %zu is %d with logprob %.9g, expected %d "
+                     "with %.9g",
                      c->n_prompt, (double)c->sampling.temp, w->drafts, name, w->tree ? "tree" : "chain", i, got->ids[i],
                      (double)got->logprobs[i], want->ids[i], (double)want->logprobs[i]);
     if (want->n != got->n || want->n_told != got->n_told || want->finish != got->finish ||
         want->n_history != got->n_history || want->n_stored != got->n_stored || want->after != got->after)
         fail_msg("prompt of %zu, temp %g, %zu drafts by %s (%s): %zu drawn, %zu told, finish %d, %zu in the text, %zu "
                  "stored; expected %zu, %zu, %d, %zu, %zu; what follows %s",
-                 c->n_prompt, (double)c->sampling.temp, w->drafts, name, w->tree ? "tree" : "chain", got->n, got->n_told,
-                 (int)got->finish, got->n_history, got->n_stored, want->n, want->n_told, (int)want->finish,
+                 c->n_prompt, (double)c->sampling.temp, w->drafts, name, w->tree ? "tree" : "chain", got->n,
+                 got->n_told, (int)got->finish, got->n_history, got->n_stored, want->n, want->n_told, (int)want->finish,
                  want->n_history, want->n_stored, want->after == got->after ? "agrees" : "differs");
 }
 
@@ -268,7 +268,8 @@ enum { N_DRAFTERS = 5 }; /* the first is the n-gram drafter of the session */
 static const struct {
     const char *name;
     sl_status (*propose)(void *self, const sl_draft_ask *ask, sl_draft_tree *tree, sl_err *err);
-} drafters[N_DRAFTERS] = {{"n-gram", NULL}, {"right", foretell}, {"wrong", mislead}, {"tempting", tempt}, {"mad", rave}};
+} drafters[N_DRAFTERS] = {
+    {"n-gram", NULL}, {"right", foretell}, {"wrong", mislead}, {"tempting", tempt}, {"mad", rave}};
 
 /* Way k of all: drafters x numbers of drafts x chain or tree. */
 enum { N_WAYS = N_DRAFTERS * N_DRAFTS * 2 };

@@ -294,7 +294,7 @@ static void what_is_held_back_comes_in_the_end(void **unused)
     }
 }
 
-/* -------------------------------------------------------------------------------------------------- log-probabilities */
+/* ------------------------------------------------------------------------------------------------ log-probabilities */
 
 typedef struct scores {
     size_t n_prompt;
@@ -345,7 +345,7 @@ static void logprobs_are_those_of_scoring(void **unused)
     sl_tokens_free(engine, &prompt);
 }
 
-/* ---------------------------------------------------------------------------------------------------------- refusals */
+/* --------------------------------------------------------------------------------------------------------- refusals */
 
 static void bad_options_change_nothing(void **unused)
 {
