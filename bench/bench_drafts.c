@@ -1,18 +1,22 @@
 /* How often the self drafter (src/decode/self_drafter.c) guesses the model's next token, over a context of real text:
  * the hot set as harvested, against one of recent tiles only and one of random tiles, of the same size.
  *
- *   bench_drafts MODEL TEXT [context=7168] [hot=2048] [tokens=512] [depth=16] [start=0] [real=0] [kv=q8_0]
+ *   bench_drafts MODEL TEXT [context=7168] [hot=2048] [tokens=512] [depth=16] [start=0] [real=0] [repeats=15] [kv=q8_0]
  *
  * The context is `context` tokens of the text from token `start` on. The tokens after it are those that the model draws
  * at temperature 0 (real=1: the text's own go on), and every row's next token is the model's likeliest. They are passed
  * in bursts of `depth` rows, all accepted; before each, the drafter is led along the same rows, and its likeliest next
  * token is compared: depth d is its d-th row since it saw a pass. Two passes before the first burst fill the hot set.
  *
+ * Then what harvesting costs: passes of one row, and of `depth` rows, with and without a hot set, in turn, each of other
+ * tokens; `repeats` of each, processor time (not for a loaded machine's wall clock), the plan made anew included.
+ *
  * CSV on stdout: policy,context,hot,depth,n,agree,share,mean_p,seconds; depth 0 is all depths; run is the mean number of
  * rows, of depth - 1, that agree before the first that does not. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "api/engine.h"
 #include "decode/sampler.h"
@@ -22,7 +26,7 @@
 enum { MAX_DEPTH = 64, WINDOW_ROWS = 1024 };
 
 typedef struct settings {
-    size_t context, hot, tokens, depth, start, real;
+    size_t context, hot, tokens, depth, start, real, repeats;
     sl_kv_type type;
 } settings;
 
@@ -183,7 +187,7 @@ static void compare(world *w, sl_graph *graph, size_t n, tally *t)
     t->bursts++;
 }
 
-static void measure(world *w, sl_hot_policy policy, tally *t)
+static sl_self *make_self(const world *w, sl_hot_policy policy)
 {
     const sl_self_options options = {.weights = w->engine->weights,
                                      .kernels = &w->engine->kernels,
@@ -199,6 +203,12 @@ static void measure(world *w, sl_hot_policy policy, tally *t)
     sl_self_bind(self, w->kv);
     sl_drafter drafter = sl_self_drafter(self);
     drafter.settled(drafter.self, w->ids, w->s.context);
+    return self;
+}
+
+static void measure(world *w, sl_hot_policy policy, tally *t)
+{
+    sl_self *self = make_self(w, policy);
     sl_graph *graph = make_graph(w, w->s.depth, true, sl_self_hot(self));
     for (int i = 0; i < 2; i++) {
         pass(w, graph, w->s.context, w->s.depth);
@@ -217,6 +227,45 @@ static void measure(world *w, sl_hot_policy policy, tally *t)
     sl_graph_destroy(graph);
     sl_self_destroy(self);
     must(sl_kv_truncate(w->kv, w->s.context, &error));
+}
+
+static double pass_cost(const world *w, sl_graph *graph, size_t n, size_t i)
+{
+    const size_t from = w->s.context + i % (w->s.tokens - n + 1);
+    const sl_graph_rows rows = {.ids = w->ids + from, .n_rows = n, .first_pos = w->s.context, .will_follow = true};
+    const clock_t start = clock();
+    must(sl_graph_pass(graph, w->kv, &rows, &error));
+    must(sl_graph_accept(graph, w->kv, NULL, 0, &error));
+    return (double)(clock() - start) / CLOCKS_PER_SEC;
+}
+
+static int by_size(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+static void measure_cost(world *w, size_t n_rows)
+{
+    sl_self *self = make_self(w, SL_HOT_HARVESTED);
+    sl_graph *plain = make_graph(w, n_rows, true, NULL), *hot = make_graph(w, n_rows, true, sl_self_hot(self));
+    double *took = calloc(2 * w->s.repeats, sizeof *took);
+    if (!took)
+        exit(1);
+    for (size_t i = 0; i < w->s.repeats; i++) {
+        took[i] = pass_cost(w, plain, n_rows, 5 * i);
+        took[w->s.repeats + i] = pass_cost(w, hot, n_rows, 5 * i);
+    }
+    qsort(took, w->s.repeats, sizeof *took, by_size);
+    qsort(took + w->s.repeats, w->s.repeats, sizeof *took, by_size);
+    const double a = took[w->s.repeats / 2], b = took[w->s.repeats + w->s.repeats / 2];
+    printf("# harvest: %zu rows: %.2f ms (%.2f to %.2f) without, %.2f ms (%.2f to %.2f) with: %+.2f %%\n", n_rows,
+           a * 1e3, took[0] * 1e3, took[w->s.repeats - 1] * 1e3, b * 1e3, took[w->s.repeats] * 1e3,
+           took[2 * w->s.repeats - 1] * 1e3, (b / a - 1.0) * 100.0);
+    free(took);
+    sl_graph_destroy(hot);
+    sl_graph_destroy(plain);
+    sl_self_destroy(self);
 }
 
 static void print(const world *w, const char *policy, const tally *t)
@@ -242,7 +291,8 @@ static void read_settings(settings *s, int n, char **args)
         const char *name;
         size_t *value;
     } known[] = {{"context=", &s->context}, {"hot=", &s->hot},     {"tokens=", &s->tokens},
-                 {"depth=", &s->depth},     {"start=", &s->start}, {"real=", &s->real}};
+                 {"depth=", &s->depth},     {"start=", &s->start}, {"real=", &s->real},
+                 {"repeats=", &s->repeats}};
     for (int i = 0; i < n; i++) {
         bool found = strcmp(args[i], "kv=f16") == 0 || strcmp(args[i], "kv=q8_0") == 0;
         if (strcmp(args[i], "kv=f16") == 0)
@@ -261,7 +311,7 @@ static void read_settings(settings *s, int n, char **args)
 
 int main(int argc, char **argv)
 {
-    static world w = {.s = {7168, 2048, 512, 16, 0, 0, SL_KV_TYPE_Q8_0}};
+    static world w = {.s = {7168, 2048, 512, 16, 0, 0, 15, SL_KV_TYPE_Q8_0}};
     if (argc < 3) {
         fprintf(stderr, "usage: bench_drafts MODEL TEXT [setting=value ...]\n");
         return 2;
@@ -279,6 +329,10 @@ int main(int argc, char **argv)
         tally t = {0};
         measure(&w, (sl_hot_policy)policy, &t);
         print(&w, names[policy], &t);
+    }
+    if (w.s.repeats > 0) {
+        measure_cost(&w, 1);
+        measure_cost(&w, w.s.depth);
     }
     sl_kv_destroy(w.kv);
     sl_engine_close(w.engine);

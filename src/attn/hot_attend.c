@@ -3,8 +3,10 @@
 #include <assert.h>
 #include <math.h>
 
-/* Pieces of a head's tiles, each a state of its own, that threads compute side by side. */
-enum { MAX_PIECES = 4 };
+enum {
+    MAX_PIECES = 4, /* of a head's tiles, each a state of its own, that threads compute side by side */
+    MAX_BLOCKS = 16 /* of queries that share a KV head */
+};
 
 struct sl_hot_attend {
     sl_attn_options options;
@@ -125,37 +127,49 @@ static void reset(const sl_hot_attend *attend, uint8_t *states)
     }
 }
 
+/* masks [n_blocks * SL_LANES]: the keys of the tile at `pos` that each query's row sees. Whether that is all for all. */
+static bool set_masks(const sl_hot_attend *attend, uint64_t pos, uint64_t *masks)
+{
+    const sl_attn_rows *rows = attend->rows;
+    const sl_kv_layer *layer = &attend->options.geom.layers[rows->layer];
+    bool is_whole = true;
+    for (size_t i = 0; i < attend->n_blocks * SL_LANES; i++) {
+        const uint64_t row_pos = rows->first_pos + i / attend->group, from = sl_geom_first_seen(layer, row_pos);
+        const uint64_t n = row_pos >= pos ? row_pos - pos + 1 : 0, hidden = from > pos ? from - pos : 0;
+        masks[i] = n >= SL_TILE ? UINT64_MAX : (UINT64_C(1) << n) - 1;
+        masks[i] &= hidden >= SL_TILE ? 0 : UINT64_MAX << hidden;
+        is_whole = is_whole && masks[i] == UINT64_MAX;
+    }
+    return is_whole;
+}
+
 static void fold_hot(const sl_hot_attend *attend, size_t head, size_t piece, sl_tile_args *args)
 {
     const sl_hot_view view = sl_hot_get(attend->hot, attend->rows->layer, head);
     const size_t tile_bytes = sl_tile_bytes(attend->options.geom.type, attend->head_dim);
     const sl_attn_tile_fn fold = sl_kernels_attn_tile(attend->options.kernels, attend->options.geom.type);
     const size_t end = view.n * (piece + 1) / attend->n_pieces;
+    uint64_t masks[MAX_BLOCKS * SL_LANES];
     for (size_t i = view.n * piece / attend->n_pieces; i < end; i++) {
         if (view.tiles[i] < 0 || (uint64_t)view.tiles[i] * SL_TILE >= attend->groups_pos)
             continue;
         args->tile = view.data + i * tile_bytes;
+        args->masks = set_masks(attend, (uint64_t)view.tiles[i] * SL_TILE, masks) ? NULL : masks;
         args->next = i + 1 < end ? args->tile + tile_bytes : NULL;
         fold(args);
     }
 }
 
-/* The keys up to the row's own position. */
 static void fold_own(const sl_hot_attend *attend, size_t head, sl_tile_args *args)
 {
-    uint64_t masks[SL_LANES * SL_LANES];
+    uint64_t masks[MAX_BLOCKS * SL_LANES];
     const sl_attn_rows *rows = attend->rows;
     const size_t tile_bytes = sl_tile_bytes(attend->options.geom.type, attend->head_dim);
     const uint8_t *tile = attend->groups + head * tile_bytes;
-    assert(attend->n_blocks <= SL_LANES);
     args->next = NULL;
     args->masks = masks;
     for (uint64_t pos = attend->groups_pos; pos < rows->first_pos + rows->n_rows; pos += SL_TILE) {
-        for (size_t i = 0; i < attend->n_blocks * SL_LANES; i++) {
-            const uint64_t row_pos = rows->first_pos + i / attend->group;
-            const uint64_t n = row_pos >= pos ? row_pos - pos + 1 : 0;
-            masks[i] = n >= SL_TILE ? UINT64_MAX : (UINT64_C(1) << n) - 1;
-        }
+        set_masks(attend, pos, masks);
         args->tile = tile;
         sl_kernels_attn_tile(attend->options.kernels, attend->options.geom.type)(args);
         tile += attend->n_kv_heads * tile_bytes;
@@ -206,7 +220,8 @@ void sl_hot_attend_run(sl_hot_attend *attend, const sl_hot *hot, const sl_attn_r
                        uint64_t groups_pos)
 {
     const sl_kv_layer *layer = &attend->options.geom.layers[rows->layer];
-    assert(rows->n_rows <= attend->options.max_rows && groups_pos % SL_TILE == 0 && groups_pos <= rows->first_pos);
+    assert(rows->n_rows <= attend->options.max_rows && attend->max_blocks <= MAX_BLOCKS);
+    assert(groups_pos % SL_TILE == 0 && groups_pos <= rows->first_pos);
     attend->hot = hot;
     attend->rows = rows;
     attend->groups = groups;

@@ -9,7 +9,7 @@
 
 typedef struct sl_hot_attend sl_hot_attend;
 
-/* options->trace and hot are not used. max_rows: of a call. */
+/* options->trace and hot are not used. max_rows: of a call; with at most 256 queries to a KV head. */
 sl_status sl_hot_attend_create(const sl_attn_options *options, sl_hot_attend **out, sl_err *err) SL_CHECK;
 void sl_hot_attend_destroy(sl_hot_attend *attend);
 uint64_t sl_hot_attend_bytes(const sl_attn_options *options); /* for the plan */

@@ -14,6 +14,9 @@ enum {
 
 /* A tile that is there is worth this much more than one that would have to be copied. */
 static const float STAY = 1.25f;
+/* Of a tile's worth, what its successor is worth at least: a text that goes along an earlier passage comes there next,
+ * and a tile that is wanted only when it is looked at comes two passes late. */
+static const float NEXT = 0.5f;
 
 /* Any fixed order that has nothing to do with the text (a mix of integers after splitmix64). */
 static float random_key(uint32_t layer, size_t head, size_t tile)
@@ -64,7 +67,9 @@ static float key_of(const plan *p, size_t tile)
 {
     if (p->hot->options.policy == SL_HOT_RANDOM)
         return random_key(p->layer, p->head_idx, tile);
-    return p->head->means[tile] * (p->marks[tile] & THERE ? STAY : 1.0f);
+    const float *means = p->head->means;
+    const float from_last = tile > 0 ? means[tile - 1] * NEXT : 0.0f;
+    return (means[tile] > from_last ? means[tile] : from_last) * (p->marks[tile] & THERE ? STAY : 1.0f);
 }
 
 /* Of tiles [first, end) the k with the largest keys; of equal ones the later. */
@@ -100,14 +105,18 @@ static void mark(const plan *p)
         n_recent = hot->n_slots;
     }
     n_recent = n_recent > 0 ? n_recent : 1;
-    if (p->n_tiles <= hot->n_slots)
-        n_recent = p->n_tiles;
+    /* In a sliding layer nobody sees what lies before. */
+    const sl_kv_layer *layer = &hot->options.geom.layers[p->layer];
+    const size_t seen_from = (size_t)(sl_geom_first_seen(layer, (uint64_t)p->n_tiles * SL_TILE) / SL_TILE);
+    const size_t n_seen = p->n_tiles - seen_from;
+    if (n_seen <= hot->n_slots)
+        n_recent = n_seen;
     const size_t recent_from = p->n_tiles - n_recent;
-    for (size_t t = 0; t < p->n_tiles; t++)
-        if (t < n_first || t >= recent_from)
+    for (size_t t = seen_from; t < p->n_tiles; t++)
+        if (t < seen_from + n_first || t >= recent_from)
             p->marks[t] |= WANTED;
-    if (p->n_tiles > hot->n_slots)
-        choose(p, n_first, recent_from, hot->n_slots - n_first - n_recent);
+    if (n_seen > hot->n_slots)
+        choose(p, seen_from + n_first, recent_from, hot->n_slots - n_first - n_recent);
 }
 
 void sl_hot_plan(sl_hot *hot, uint32_t layer, size_t head_idx, size_t worker, const sl_hot_new *fresh)
