@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""run -c --append from outside: tests/cli/run_append.py BUILD
+"""run -c --append from outside: tests/cli/run_append.py BUILD [kills]      kills: only those
 
 A question and its answer become part of a context file in one commit. Killed at random moments, stopped by Ctrl-C,
 short of space: the file holds what it held, or all of it, and the next append makes of it what it would have made anyway,
@@ -199,6 +199,8 @@ def kills(ground, draw, n_kills):
         ground.run(ground.append(torn, SECOND))
         if digest(torn) != digest(twice):
             problems.append("with one more question, the file is not the one that was never killed")
+    if n_alive >= 100 and n_unfinished < n_alive // 2:
+        problems.append(f"only {n_unfinished} of {n_alive} kills fell between its first commit and its last")
     report(f"kill -9 while appending: {n_alive} kills, {n_unfinished} left it unfinished, {n_through} came too late, "
            f"{whole_s:.2f} s in one go", problems)
 
@@ -323,13 +325,9 @@ def main():
     print(f"seed {seed}")
     with tempfile.TemporaryDirectory(dir=os.environ.get("SLUICE_TEST_DIR", "/var/tmp")) as folder:
         ground = Ground(str(Path(sys.argv[1]).resolve() / "sluice"), folder)
-        grows(ground)
-        holds_its_budget(ground)
-        chat(ground)
-        scores(ground)
-        refusals(ground)
-        interrupted(ground)
-        no_room(ground)
+        for case in (grows, holds_its_budget, chat, scores, refusals, interrupted, no_room):
+            if sys.argv[2:] != ["kills"]:
+                case(ground)
         kills(ground, random.Random(seed), int(os.environ.get("SLUICE_TEST_KILLS", "8")))
     return failed > 0
 

@@ -257,6 +257,7 @@ def odd_lines(ground):
     expect(problems, "one line each", re.findall(r"sluice: (/.*): no such command", words), ["/nope", "/stats now", "/quit now"])
     one = ground.ask("-p", "/help")
     expect(problems, "//help", ground.answers(lines=["//help"]), [one])
+    expect(problems, "nothing behind a backslash", ground.answers(lines=["one\\"]), [ground.ask("-p", "one")])
     expect(problems, "two backslashes", ground.answers(lines=["one\\\\"]), [ground.ask("-p", "one\\")])
     expect(problems, "lines", ground.answers(lines=["one\\", "/two\\", "", "x"]), [ground.ask("-p", "one\n/two\n"), *ground.answers(
         lines=["one\\", "/two\\", "", "x"])[1:]])

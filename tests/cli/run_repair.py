@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """sluice repair: damaged context files become byte for byte what they were.
 
-  tests/cli/run_repair.py BUILD
+  tests/cli/run_repair.py BUILD [kills|flips]          one of these cases alone
 
 A small seeded model of four layers, a text of three segments. Bits are flipped and sectors overwritten in every kind of
 place; repair is killed at random moments and called again. SLUICE_TEST_FLIPS single flipped bits (default 60), each of
@@ -354,14 +354,14 @@ def main():
     draw = random.Random(seed)
     with tempfile.TemporaryDirectory(dir=os.environ.get("SLUICE_TEST_DIR", "/var/tmp")) as folder:
         ground = Ground(str(Path(sys.argv[1]).resolve() / "sluice"), folder)
-        kinds(ground, draw)
-        overwritten(ground, draw)
-        refused(ground, draw)
-        lost(ground, draw)
-        memory(ground, draw)
-        unfinished(ground, draw)
-        flips(ground, draw, int(os.environ.get("SLUICE_TEST_FLIPS", "60")))
-        kills(ground, draw, int(os.environ.get("SLUICE_TEST_KILLS", "8")))
+        only = sys.argv[2] if len(sys.argv) > 2 else None
+        for case in (kinds, overwritten, refused, lost, memory, unfinished):
+            if not only:
+                case(ground, draw)
+        if only != "kills":
+            flips(ground, draw, int(os.environ.get("SLUICE_TEST_FLIPS", "60")))
+        if only != "flips":
+            kills(ground, draw, int(os.environ.get("SLUICE_TEST_KILLS", "8")))
     return failed > 0
 
 

@@ -349,9 +349,48 @@ static void scoring_behind_a_file_equals_scoring_it_all(void **unused)
     sl_engine_close(engine);
 }
 
+static bool no_row(void *arg, const sl_score *score)
+{
+    (void)arg, (void)score;
+    return true;
+}
+
+static void what_is_missing_is_a_usage_error(void **unused)
+{
+    (void)unused;
+    sl_err err = {SL_OK, ""};
+    sl_engine *engine = open_engine(8192);
+    const sl_context_options options = {.prompt_tokens = 6, .predict_tokens = 4};
+    sl_context *context = NULL;
+    sl_store *store = NULL;
+    double perplexity;
+    assert_int_equal(SL_OK, sl_context_create(engine, &options, &context, &err));
+    const sl_score_options no_rows = {.n_best = 0}, score = {.row = no_row};
+    assert_int_equal(SL_USAGE, sl_context_score(context, ids, 6, &no_rows, &perplexity, &err));
+    assert_int_equal(SL_USAGE, sl_context_score(context, ids, 6, NULL, &perplexity, &err));
+    assert_int_equal(SL_USAGE, sl_context_score(context, ids, 6, &score, NULL, &err));
+    assert_int_equal(SL_OK, sl_context_feed(context, ids, 6, NULL, NULL, &err));
+    assert_int_equal(SL_USAGE, sl_context_save(context, NULL, NULL, NULL, &err));
+    sl_context_destroy(context);
+    const sl_store_fork_options fork = {.from = "/nowhere/a", .to = "/nowhere/b"}, no_name = {.from = "/nowhere/a"};
+    sl_store_forked forked;
+    assert_int_equal(SL_USAGE, sl_store_fork(&fork, NULL, &err));
+    assert_int_equal(SL_USAGE, sl_store_fork(&no_name, &forked, &err));
+    const sl_store_options nothing = {.path = NULL};
+    assert_int_equal(SL_USAGE, sl_store_open(NULL, &nothing, &store, &err));
+    const sl_store_verify_options verify = {.path = NULL};
+    sl_store_verified verified;
+    assert_int_equal(SL_USAGE, sl_store_verify(&verify, &verified, &err));
+    const sl_store_repair_options repair = {.path = NULL};
+    sl_store_repaired repaired;
+    assert_int_equal(SL_USAGE, sl_store_repair(engine, &repair, &repaired, &err));
+    sl_engine_close(engine);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_is_missing_is_a_usage_error),
         cmocka_unit_test(a_talk_has_its_order),
         cmocka_unit_test(what_does_not_fit_is_refused_and_the_talk_goes_on),
         cmocka_unit_test(what_is_cancelled_can_be_taken_up_again),
