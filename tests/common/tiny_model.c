@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "model/arch.h"
+
 static const char chat_template[] =
     "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}{{ '<|im_start|>system\n"
     "You are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n' }}{% endif %}"
@@ -48,6 +50,21 @@ tiny_model tiny_model_of_type(uint64_t seed, uint32_t type)
         model.n_heads = 8;
         model.hidden = model.ffn = 256;
     }
+    return model;
+}
+
+tiny_model tiny_model_of_arch(uint64_t seed, const char *arch)
+{
+    tiny_model model = tiny_model_of_seed(seed);
+    const sl_arch *row = sl_arch_find(arch, strlen(arch));
+    model.arch = arch;
+    model.n_heads = 6;
+    model.biases = true;
+    model.n_layers = row->no_rope_period > 0 ? row->no_rope_period : 2;
+    if (row->sliding_period > 0)
+        model.n_layers = row->sliding_period + 1;
+    if (row->sliding_period > 0)
+        model.sliding_span = 200;
     return model;
 }
 
@@ -167,16 +184,28 @@ static void add_vocabulary(const tiny_model *model, gguf_build *build)
     free(kinds.data);
 }
 
+/* "llama.x" becomes the architecture's own key. */
+static const char *own_key(const tiny_model *model, const char *key, char *out, size_t size)
+{
+    if (strncmp(key, "llama.", 6) != 0)
+        return key;
+    snprintf(out, size, "%s.%s", model->arch, key + 6);
+    return out;
+}
+
 static void add_string(const tiny_model *model, gguf_build *build, const char *key, const char *text)
 {
+    char own[96];
     if (text && !is_omitted(model, key))
-        gguf_build_string(build, key, text);
+        gguf_build_string(build, own_key(model, key, own, sizeof own), text);
 }
 
 static void add_number(const tiny_model *model, gguf_build *build, const char *key, sl_gguf_type type, double value)
 {
+    char own[96];
     if (is_omitted(model, key))
         return;
+    key = own_key(model, key, own, sizeof own);
     if (type == SL_GGUF_TYPE_F32)
         gguf_build_float(build, key, type, value);
     else
@@ -203,6 +232,9 @@ static void add_metadata(const tiny_model *model, gguf_build *build)
          model->head_dim * model->n_heads != model->hidden},
         {"llama.rope.freq_base", SL_GGUF_TYPE_F32, model->rope_base, true},
         {"llama.rope.scaling.factor", SL_GGUF_TYPE_F32, model->rope_factor, model->rope_factor > 1},
+        {"llama.attention.sliding_window", SL_GGUF_TYPE_U32, model->sliding_span, model->sliding_span > 0},
+        {"llama.rope.scaling.original_context_length", SL_GGUF_TYPE_U32, 256, model->long_factors || model->rope_type},
+        {"llama.rope.scaling.attn_factor", SL_GGUF_TYPE_F32, 1.125, model->long_factors},
         {"llama.attention.layer_norm_rms_epsilon", SL_GGUF_TYPE_F32, model->norm_eps, true},
         {"llama.vocab_size", SL_GGUF_TYPE_U32, (double)tiny_model_n_vocab(), true},
         {"llama.rope.dimension_count", SL_GGUF_TYPE_U32, model->head_dim, true},
@@ -218,42 +250,85 @@ static void add_metadata(const tiny_model *model, gguf_build *build)
         if (numbers[i].wanted)
             add_number(model, build, numbers[i].key, numbers[i].type, numbers[i].value);
     if (model->rope_factor > 1)
-        add_string(model, build, "llama.rope.scaling.type", "linear");
+        add_string(model, build, "llama.rope.scaling.type", model->rope_type ? model->rope_type : "linear");
     add_string(model, build, "tokenizer.ggml.model", model->tok_model);
     add_string(model, build, "tokenizer.ggml.pre", model->tok_pre);
     add_vocabulary(model, build);
     add_string(model, build, "tokenizer.chat_template", model->chat_template);
 }
 
+typedef struct tiny_part {
+    const char *name; /* without the layer and ".weight" */
+    uint64_t n_in, n_out;
+    double mean, sigma; /* a mean: a vector that stays F32 */
+} tiny_part;
+
+static void add_parts(const tiny_model *model, gguf_build *build, uint32_t layer, const tiny_part *parts, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        char name[64];
+        const bool is_bias = strchr(parts[i].name, '.') != NULL;
+        snprintf(name, sizeof name, "blk.%u.%s%s", (unsigned)layer, parts[i].name, is_bias ? "" : ".weight");
+        const bool is_vector = parts[i].n_out == 1 && (parts[i].mean != 0 || is_bias);
+        add_tensor(model, build, name, is_vector ? (uint32_t)TINY_TYPE_F32 : model->weight_type, parts[i].n_in,
+                   parts[i].n_out, parts[i].mean, parts[i].sigma);
+    }
+}
+
+/* What some families have beside the usual: biases, norms of heads and of outputs. */
+static void add_extras(const tiny_model *model, gguf_build *build, uint32_t layer, unsigned flags)
+{
+    uint64_t q = (uint64_t)model->n_heads * model->head_dim, kv = (uint64_t)model->n_kv_heads * model->head_dim;
+    const tiny_part qkv[] = {
+        {"attn_q.bias", q, 1, 0, 0.5}, {"attn_k.bias", kv, 1, 0, 0.5}, {"attn_v.bias", kv, 1, 0, 0.3}};
+    const tiny_part more[] = {{"attn_output.bias", model->hidden, 1, 0, 0.2}, {"ffn_down.bias", model->hidden, 1, 0, 0.2}};
+    const tiny_part gates[] = {{"ffn_gate.bias", model->ffn, 1, 0, 0.3}, {"ffn_up.bias", model->ffn, 1, 0, 0.3}};
+    const tiny_part heads[] = {{"attn_q_norm", model->head_dim, 1, 2, 0.3}, {"attn_k_norm", model->head_dim, 1, 1, 0.2}};
+    const tiny_part post[] = {{"post_attention_norm", model->hidden, 1, 0.6, 0.1},
+                              {"post_ffw_norm", model->hidden, 1, 0.6, 0.1}};
+    const bool has_more = (flags & SL_ARCH_BIASES) && model->biases;
+    if ((flags & SL_ARCH_QKV_BIAS) || has_more)
+        add_parts(model, build, layer, qkv, 3);
+    if (has_more)
+        add_parts(model, build, layer, more, 2);
+    if (has_more && !(flags & SL_ARCH_FUSED_GATE_UP))
+        add_parts(model, build, layer, gates, 2);
+    if (flags & SL_ARCH_QK_NORM)
+        add_parts(model, build, layer, heads, 2);
+    if (flags & SL_ARCH_POST_NORMS)
+        add_parts(model, build, layer, post, 2);
+}
+
 /* Gains keep a row's rms near one through the layers: 1/sqrt(inputs), and what is added to the residual stream is
  * damped by the number of additions. Queries are doubled, so that attention looks at some keys more than at others. */
-static void add_layer(const tiny_model *model, gguf_build *build, uint32_t layer)
+static void add_layer(const tiny_model *model, gguf_build *build, uint32_t layer, unsigned flags)
 {
     uint64_t width = (uint64_t)model->n_heads * model->head_dim;
     uint64_t kv_width = (uint64_t)model->n_kv_heads * model->head_dim;
     double in = 1 / sqrt(model->hidden), damp = 2 / sqrt(2.0 * model->n_layers);
-    const struct {
-        const char *name;
-        uint64_t n_in, n_out;
-        double mean, sigma;
-    } parts[] = {
-        {"attn_norm", model->hidden, 1, 1, 0.1},
-        {"attn_q", model->hidden, width, 0, 2 * in},
-        {"attn_k", model->hidden, kv_width, 0, in},
-        {"attn_v", model->hidden, kv_width, 0, in},
-        {"attn_output", width, model->hidden, 0, damp / sqrt((double)width)},
-        {"ffn_norm", model->hidden, 1, 1, 0.1},
-        {"ffn_gate", model->hidden, model->ffn, 0, 2 * in},
-        {"ffn_up", model->hidden, model->ffn, 0, in},
-        {"ffn_down", model->ffn, model->hidden, 0, damp / sqrt(model->ffn)},
-    };
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
-        char name[64];
-        snprintf(name, sizeof name, "blk.%u.%s.weight", (unsigned)layer, parts[i].name);
-        bool is_norm = parts[i].n_out == 1 && parts[i].mean != 0;
-        add_tensor(model, build, name, is_norm ? (uint32_t)TINY_TYPE_F32 : model->weight_type, parts[i].n_in,
-                   parts[i].n_out, parts[i].mean, parts[i].sigma);
-    }
+    const tiny_part qkv[] = {{"attn_q", model->hidden, width, 0, 2 * in},
+                             {"attn_k", model->hidden, kv_width, 0, in},
+                             {"attn_v", model->hidden, kv_width, 0, in}};
+    const tiny_part fused[] = {{"attn_qkv", model->hidden, width + 2 * kv_width, 0, 1.4 * in}};
+    const tiny_part gate_up[] = {{"ffn_gate", model->hidden, model->ffn, 0, 2 * in},
+                                 {"ffn_up", model->hidden, model->ffn, 0, in}};
+    const tiny_part fused_up[] = {{"ffn_up", model->hidden, 2 * (uint64_t)model->ffn, 0, 1.4 * in}};
+    const tiny_part others[] = {{"attn_norm", model->hidden, 1, 1, 0.1},
+                                {"attn_output", width, model->hidden, 0, damp / sqrt((double)width)},
+                                {"ffn_norm", model->hidden, 1, 1, 0.1},
+                                {"ffn_down", model->ffn, model->hidden, 0, damp / sqrt(model->ffn)}};
+    add_parts(model, build, layer, others, 1);
+    if (flags & SL_ARCH_FUSED_QKV)
+        add_parts(model, build, layer, fused, 1);
+    else
+        add_parts(model, build, layer, qkv, 3);
+    add_parts(model, build, layer, others + 1, 2);
+    if (flags & SL_ARCH_FUSED_GATE_UP)
+        add_parts(model, build, layer, fused_up, 1);
+    else
+        add_parts(model, build, layer, gate_up, 2);
+    add_parts(model, build, layer, others + 3, 1);
+    add_extras(model, build, layer, flags);
 }
 
 void tiny_model_build(const tiny_model *model, gguf_build *build)
@@ -262,8 +337,13 @@ void tiny_model_build(const tiny_model *model, gguf_build *build)
     double emb_sigma = 2.4 / sqrt(model->hidden);
     add_metadata(model, build);
     add_tensor(model, build, "token_embd.weight", model->emb_type, model->hidden, tiny_model_n_vocab(), 0, emb_sigma);
+    const sl_arch *arch = model->arch ? sl_arch_find(model->arch, strlen(model->arch)) : NULL;
     for (uint32_t layer = 0; layer < model->n_layers; layer++)
-        add_layer(model, build, layer);
+        add_layer(model, build, layer, arch ? arch->flags : 0);
+    if (model->long_factors) {
+        add_tensor(model, build, "rope_factors_long.weight", TINY_TYPE_F32, model->head_dim / 2, 1, 6, 0.8);
+        add_tensor(model, build, "rope_factors_short.weight", TINY_TYPE_F32, model->head_dim / 2, 1, 1.2, 0.1);
+    }
     add_tensor(model, build, "output_norm.weight", TINY_TYPE_F32, model->hidden, 1, 1, 0.1);
     if (model->separate_output)
         add_tensor(model, build, "output.weight", model->emb_type, model->hidden, tiny_model_n_vocab(), 0, emb_sigma);

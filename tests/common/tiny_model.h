@@ -1,4 +1,4 @@
-/* Tiny random `llama` models, from a seed: the same bytes on every machine. Keys and tensor names are those that
+/* Tiny random models, `llama`s and other families', from a seed: the same bytes on every machine. Keys and tensor names are those that
  * llama.cpp's converter writes. A build that runs out of memory ends the test program. */
 #ifndef TINY_MODEL_H
 #define TINY_MODEL_H
@@ -37,6 +37,10 @@ typedef struct tiny_model {
     bool separate_output;           /* output.weight, else the embedding serves */
     bool add_bos;
     const char *arch, *tok_model, *tok_pre; /* "llama", "gpt2", "smollm" */
+    bool biases;           /* wherever the architecture may have them */
+    uint32_t sliding_span; /* attention.sliding_window; 0: the file says nothing */
+    const char *rope_type; /* rope.scaling.type of rope_factor; NULL: linear */
+    bool long_factors;     /* rope_factors_long and rope_factors_short, of an original context of 256 tokens */
     const char *chat_template;              /* ChatML with a default system message; NULL: none */
     const char *omit[TINY_OMIT_MAX];        /* keys or tensors to leave out */
 } tiny_model;
@@ -45,6 +49,9 @@ enum { TINY_TOK_END = 0, TINY_TOK_IM_START = 1, TINY_TOK_IM_END = 2, TINY_TOK_BY
 
 /* 2 layers, 4 heads on 2 KV heads of 32, hidden 128, ffn 192, context 8192, F32, tied. */
 tiny_model tiny_model_of_seed(uint64_t seed);
+/* One of a family: an architecture that the engine knows, with what only it has; 6 heads, so that heads are not hidden /
+ * head_dim, and as many layers as show its pattern. Sliding layers span 200 tokens. */
+tiny_model tiny_model_of_arch(uint64_t seed, const char *arch);
 /* The same with matrices and embedding of a type; for K types 8 heads, hidden 256 and ffn 256, so that it has rows. */
 tiny_model tiny_model_of_type(uint64_t seed, uint32_t type);
 
