@@ -165,6 +165,7 @@ sl_status sl_plan_session(sl_engine *engine, const sl_context_options *o, sl_kv_
         .will_decode = o->predict_tokens > 0,
         .talks = talks(o),
         .ngram = (drafters & SL_DRAFT_WITH_NGRAM) != 0,
+        .hot_tokens = drafters & SL_DRAFT_WITH_SELF ? sl_drafters_hot_tokens(o, n_context) : 0,
         .stop = o->stop,
         .arg = o->arg,
     };
@@ -265,7 +266,7 @@ static unsigned drafters_of(const sl_engine *engine, const sl_context_options *o
     if (session->max_drafts == 0)
         return 0;
     const unsigned wanted = sl_drafters_wanted(engine, options, session->max_tokens);
-    return wanted & ~(unsigned)SL_DRAFT_WITH_SELF;
+    return session->hot_tokens > 0 ? wanted : wanted & ~(unsigned)SL_DRAFT_WITH_SELF;
 }
 
 /* What is fixed before any choice; the plan then holds the smallest of everything. */
@@ -285,6 +286,7 @@ static void start_plan(sl_engine *engine, const sl_context_options *options, sl_
     plan->n_slots = N_SLOTS;
     plan->max_drafts = session->max_drafts;
     plan->drafters = drafters_of(engine, options, session);
+    plan->hot_tokens = plan->drafters & SL_DRAFT_WITH_SELF ? session->hot_tokens : 0;
     plan->draft_bytes = sl_draft_model_bytes(engine) +
                         sl_drafters_bytes(engine, plan->drafters, session->max_tokens);
     plan->table_bytes = used - plan->weight_bytes - sl_draft_model_bytes(engine) + context_tables(options, session);
@@ -297,6 +299,42 @@ static void start_plan(sl_engine *engine, const sl_context_options *options, sl_
     plan->needed_bytes = max_u64(plan->needed_bytes, engine->load_bytes);
 }
 
+/* What the session takes for the hot set and what goes with it. */
+static uint64_t hot_bytes(const sl_session_options *session)
+{
+    sl_session_options without = *session;
+    without.hot_tokens = 0;
+    return sl_session_bytes(session) - sl_session_bytes(&without);
+}
+
+/* The plan of the smallest of everything, with drafts as memory allows: of what nobody asked for in numbers, a hot set
+ * takes one part in so many of the room and only where the cache will not stay in memory, and drafts are fewer rather
+ * than that the context is refused. */
+static void fit_drafts(sl_engine *engine, const sl_context_options *options, sl_session_options *session,
+                       sl_plan *plan)
+{
+    enum { HOT_SHARE = 8, LEAST_HOT = 512 };
+    const bool is_hot_chosen = options->hot_tokens == 0, is_self_chosen = options->drafters == 0;
+    start_plan(engine, options, session, plan);
+    while (is_hot_chosen && session->hot_tokens > 0) {
+        const uint64_t hot = hot_bytes(session), room = less(plan->ram_bytes + hot, plan->needed_bytes);
+        const bool is_idle = is_self_chosen && plan->kv_bytes <= room;
+        if (!is_idle && hot <= room / HOT_SHARE)
+            break;
+        if (is_idle || (is_self_chosen && session->hot_tokens / 2 < LEAST_HOT))
+            session->hot_tokens = 0;
+        else if (session->hot_tokens / 2 < SL_TILE)
+            break;
+        else
+            session->hot_tokens /= 2;
+        start_plan(engine, options, session, plan);
+    }
+    while (plan->needed_bytes > plan->ram_bytes && options->draft_auto && session->max_drafts > 1) {
+        session->max_drafts /= 2;
+        start_plan(engine, options, session, plan);
+    }
+}
+
 /* Spends the budget. */
 static sl_status spend(sl_engine *engine, const sl_context_options *options, sl_session_options *session,
                        sl_plan *plan, sl_err *err)
@@ -304,11 +342,7 @@ static sl_status spend(sl_engine *engine, const sl_context_options *options, sl_
     const sl_geom *geom = &session->kv.geom;
     uint64_t limit = 0, used = 0;
     sl_engine_memory(engine, &limit, &used);
-    start_plan(engine, options, session, plan);
-    while (plan->needed_bytes > plan->ram_bytes && options->draft_auto && session->max_drafts > 1) {
-        session->max_drafts /= 2;
-        start_plan(engine, options, session, plan);
-    }
+    fit_drafts(engine, options, session, plan);
     /* the unfilled tiles never leave memory */
     uint64_t kv_bytes = plan->max_tokens / SL_TILE * SL_TILE * plan->kv_token_bytes;
     plan->disk_bytes = kv_bytes + (uint64_t)geom->n_layers * SL_SECTOR_BYTES;
