@@ -1,4 +1,5 @@
-/* Bursts: the last token and its drafts in one pass; every position is drawn as plain decoding would. */
+/* Bursts: the last token and its drafts in one pass; every position is drawn as plain decoding would, and the way down
+ * the tree of drafts that the draws take is what is kept. */
 #include <assert.h>
 #include <string.h>
 
@@ -22,9 +23,8 @@ typedef struct burst {
     const sl_generate_options *options;
     sl_generate_result *result;
     sl_sampler *sampler;
-    sl_drafter drafter;
-    int32_t *ids; /* [max_drafts + 1] the last token and its drafts */
-    sl_draft_tree tree; /* [max_drafts] */
+    const sl_drafter *drafters;
+    size_t n_drafters;
 } burst;
 
 /* Takes a drawn token into the history and hands it out. Returns false when the text ends here; result->finish says
@@ -64,83 +64,155 @@ static bool draw_token(burst *b, const float *logits, int32_t *id)
     return take_token(b, *id);
 }
 
-/* The last token and its drafts, cut where the text must end anyway: a burst of n rows draws at most n tokens. */
-static sl_status collect_rows(burst *b, size_t *n_rows, sl_err *err)
+/* ----------------------------------------------------------------------------------------------------- drafting */
+
+/* One drafter's answer joins the guesses. */
+static sl_status ask_drafter(burst *b, size_t d, size_t n_nodes, sl_guess_limits *limits, sl_err *err)
+{
+    sl_session *s = b->session;
+    sl_draft_counts *counts = &b->result->draft;
+    const sl_draft_ask ask = {
+        .history = s->history,
+        .n = s->n_history,
+        .max_nodes = n_nodes,
+        .max_depth = n_nodes,
+        .may_branch = limits->may_branch,
+        .sampler = b->sampler,
+    };
+    sl_draft_tree tree = {.cap = SL_MAX_DRAFTS, .nodes = s->guesses.proposed};
+    const double start_s = sl_kv_seconds();
+    sl_status status = b->drafters[d].propose(b->drafters[d].self, &ask, &tree, err);
+    const double seconds = sl_kv_seconds() - start_s;
+    if (status != SL_OK)
+        return status;
+    sl_draft_plan_drafted(&s->plan, d, tree.n, seconds);
+    sl_guesses_join(&s->guesses, d, &tree);
+    counts->n_asked[d]++;
+    counts->drafter_s[d] += seconds;
+    counts->draft_s += seconds;
+    limits->draft_s += seconds;
+    return SL_OK;
+}
+
+/* Rows of the pass, cut where the text must end anyway: a burst of n rows draws at most n tokens. */
+static sl_status collect_rows(burst *b, sl_err *err)
 {
     sl_session *s = b->session;
     const sl_generate_options *o = b->options;
-    size_t wanted = o->n_predict - b->result->n_tokens, room = o->n_context - s->n_history;
-    size_t most = wanted < room ? wanted : room;
-    size_t max = o->max_drafts < most - 1 ? o->max_drafts : most - 1;
-    b->ids[0] = s->history[s->n_history - 1];
-    *n_rows = 1;
-    if (max == 0 || !b->drafter.propose)
-        return SL_OK;
-    const sl_draft_ask ask = {
-        .history = s->history, .n = s->n_history, .max_nodes = max, .max_depth = max, .sampler = b->sampler};
-    b->tree.n = 0;
-    sl_status status = b->drafter.propose(b->drafter.self, &ask, &b->tree, err);
-    /* A drafter may guess nonsense: ids that do not exist cannot be computed, and so end the chain. */
-    for (size_t i = 0; i < b->tree.n; i++) {
-        int32_t id = b->tree.nodes[i].id;
-        if (id < 0 || (uint32_t)id >= s->options.weights->hp.n_vocab)
-            break;
-        b->ids[(*n_rows)++] = id;
+    const size_t wanted = o->n_predict - b->result->n_tokens, room = o->n_context - s->n_history;
+    const size_t most = wanted < room ? wanted : room;
+    const int32_t last = s->history[s->n_history - 1];
+    sl_guess_limits limits = {
+        .max_nodes = o->max_drafts < most - 1 ? o->max_drafts : most - 1,
+        .is_fixed = !o->draft_auto,
+        .may_branch = o->may_branch && s->options.trees,
+    };
+    sl_guesses_start(&s->guesses, &s->plan, s->options.weights->hp.n_vocab);
+    double value = sl_guesses_pick(&s->guesses, &limits, last, &s->rows);
+    for (size_t d = 0; d < b->n_drafters; d++) {
+        const sl_draft_terms terms = {limits.max_nodes, limits.is_fixed, s->rows.n - 1, value, limits.draft_s};
+        size_t n_nodes = sl_draft_plan_wish(&s->plan, d, &terms);
+        if (n_nodes == 0)
+            continue;
+        sl_status status = ask_drafter(b, d, n_nodes, &limits, err);
+        if (status != SL_OK)
+            return status;
+        value = sl_guesses_pick(&s->guesses, &limits, last, &s->rows);
     }
-    b->result->n_drafted += *n_rows - 1;
-    return status;
+    b->result->n_drafted += s->rows.n - 1;
+    return SL_OK;
 }
 
-/* Draws row after row while the drafts agree. *n_kept: rows whose input is part of the text. */
-static sl_status verify_rows(burst *b, size_t n_rows, size_t *n_kept, bool *go_on, sl_err *err)
+/* ---------------------------------------------------------------------------------------------------- verifying */
+
+/* Rows from `row` on whose logits are computed together: those that are likely to be wanted one after the other. */
+static size_t batch_at(const sl_session *s, size_t row)
+{
+    static const float likely = 0.3f;
+    float chance = 1.0f;
+    size_t n = 1;
+    for (; n < SL_GRAPH_LOGIT_ROWS && row + n < s->rows.n; n++) {
+        chance *= s->guesses.nodes[s->rows.guesses[row + n]].chance;
+        if (s->rows.parents[row + n] != (int32_t)(row + n) - 1 || chance < likely)
+            break;
+    }
+    return n;
+}
+
+/* The way down the tree that plain decoding takes: draws after row upon row, as long as what is drawn is a row's. */
+typedef struct way {
+    int32_t rows[SL_TREE_MAX_ROWS]; /* whose input is part of the text */
+    size_t n;
+    bool go_on;
+} way;
+
+static sl_status follow(burst *b, way *w, sl_err *err)
 {
     sl_session *s = b->session;
-    size_t n_vocab = s->options.weights->hp.n_vocab;
-    *n_kept = 0;
-    for (size_t row = 0; row < n_rows; row++) {
-        size_t in_batch = row % SL_GRAPH_LOGIT_ROWS;
-        if (in_batch == 0) {
-            size_t n = n_rows - row < SL_GRAPH_LOGIT_ROWS ? n_rows - row : SL_GRAPH_LOGIT_ROWS;
-            sl_status status = sl_graph_logits(s->graph, row, n, s->logits, err);
+    const size_t n_vocab = s->options.weights->hp.n_vocab;
+    size_t first = 0, end = 0; /* rows whose logits are there */
+    w->n = 0;
+    for (int32_t row = 0; row >= 0;) {
+        if ((size_t)row >= end) {
+            first = (size_t)row;
+            end = first + batch_at(s, first);
+            sl_status status = sl_graph_logits(s->graph, first, end - first, s->logits, err);
             if (status != SL_OK)
                 return status;
         }
-        ++*n_kept;
+        w->rows[w->n++] = row;
         int32_t id = 0;
-        *go_on = draw_token(b, s->logits + in_batch * n_vocab, &id);
-        if (!*go_on || row + 1 == n_rows || b->ids[row + 1] != id)
-            break;
-        b->result->n_accepted++;
+        w->go_on = draw_token(b, s->logits + ((size_t)row - first) * n_vocab, &id);
+        row = w->go_on ? sl_burst_rows_find(&s->rows, row, id) : -1;
+        b->result->n_accepted += row >= 0;
     }
     return SL_OK;
+}
+
+static sl_status pass_rows(burst *b, sl_err *err)
+{
+    sl_session *s = b->session;
+    const sl_graph_rows rows = {
+        .ids = s->rows.ids,
+        .parents = s->rows.is_tree ? s->rows.parents : NULL,
+        .n_rows = s->rows.n,
+        .first_pos = s->n_stored,
+        .will_follow = b->options->n_predict - b->result->n_tokens > s->rows.n,
+        .stop = sl_session_is_stopped,
+        .stop_in_layer = sl_session_is_stopped,
+        .arg = s,
+    };
+    return sl_graph_pass(s->graph, s->kv, &rows, err);
 }
 
 static sl_status run_burst(burst *b, bool *go_on, sl_err *err)
 {
     sl_session *s = b->session;
-    size_t n_rows = 1, n_kept = 0;
-    sl_status status = collect_rows(b, &n_rows, err);
+    sl_draft_counts *counts = &b->result->draft;
+    const size_t n_before = s->n_history;
+    way w;
+    sl_status status = collect_rows(b, err);
+    const double start_s = sl_kv_seconds();
+    if (status == SL_OK)
+        status = pass_rows(b, err);
+    const double passed_s = sl_kv_seconds();
+    if (status == SL_OK)
+        status = follow(b, &w, err);
+    if (status == SL_OK)
+        status = sl_graph_accept(s->graph, s->kv, s->rows.is_tree ? w.rows : NULL, w.n, err);
     if (status != SL_OK)
         return status;
-    sl_graph_rows rows = {
-        .ids = b->ids,
-        .n_rows = n_rows,
-        .first_pos = s->n_stored,
-        .will_follow = b->options->n_predict - b->result->n_tokens > n_rows,
-        .stop = sl_session_is_stopped,
-        .stop_in_layer = sl_session_is_stopped,
-        .arg = s,
-    };
-    status = sl_graph_pass(s->graph, s->kv, &rows, err);
-    if (status == SL_OK)
-        status = verify_rows(b, n_rows, &n_kept, go_on, err);
-    if (status == SL_OK)
-        status = sl_graph_accept(s->graph, s->kv, NULL, n_kept, err);
-    if (status != SL_OK)
-        return status;
-    s->n_stored += n_kept;
+    const double end_s = sl_kv_seconds();
+    *go_on = w.go_on;
+    s->n_stored += w.n;
     b->result->n_passes++;
-    b->result->n_rows += n_rows;
+    b->result->n_rows += s->rows.n;
+    counts->pass_s += passed_s - start_s;
+    counts->accept_s += end_s - passed_s;
+    counts->n_tree_passes += s->rows.is_tree;
+    sl_draft_plan_passed(&s->plan, s->rows.n, passed_s - start_s);
+    sl_draft_plan_drawn(&s->plan, s->n_history - n_before, end_s - passed_s);
+    sl_guesses_judge(&s->guesses, s->history + n_before, s->n_history - n_before, counts);
     return SL_OK;
 }
 
@@ -178,23 +250,16 @@ sl_status sl_session_generate(sl_session *s, const sl_generate_options *options,
         out->finish = options->n_predict == 0 ? SL_FINISH_LENGTH : SL_FINISH_CONTEXT;
         return SL_OK;
     }
-    burst b = {.session = s, .options = options, .result = out};
-    if (options->drafter)
-        b.drafter = *options->drafter;
-    else if (s->ngram)
-        b.drafter = sl_ngram_drafter(s->ngram);
+    burst b = {.session = s, .options = options, .result = out, .drafters = s->drafters, .n_drafters = s->n_drafters};
+    if (options->drafter) {
+        b.drafters = options->drafter;
+        b.n_drafters = 1;
+        s->plan = (sl_draft_plan){0}; /* which is of the session's own */
+    }
     sl_status status = sl_sampler_create(&options->sampling, s->options.weights->hp.n_vocab, s->options.kernels,
                                          s->options.budget, &b.sampler, err);
     if (status == SL_OK)
-        status = sl_mem_new(s->options.budget, options->max_drafts + 1, sizeof *b.ids, "drafts", &b.ids, err);
-    b.tree.cap = options->max_drafts;
-    if (status == SL_OK)
-        status = sl_mem_new(s->options.budget, options->max_drafts + 1, sizeof *b.tree.nodes, "drafts", &b.tree.nodes,
-                            err);
-    if (status == SL_OK)
         status = run_bursts(&b, err);
-    sl_mem_free(s->options.budget, b.tree.nodes);
-    sl_mem_free(s->options.budget, b.ids);
     sl_sampler_destroy(b.sampler);
     return status;
 }

@@ -2,6 +2,7 @@
 #ifndef SL_SESSION_IMPL_H
 #define SL_SESSION_IMPL_H
 
+#include "decode/draft_guesses.h"
 #include "decode/ngram.h"
 #include "decode/self_drafter.h"
 #include "decode/session.h"
@@ -17,6 +18,10 @@ struct sl_session {
     sl_self *self;   /* likewise */
     sl_drafter drafters[SL_MAX_DRAFTERS]; /* its own, then those of the options */
     size_t n_drafters;
+    /* the burst under way, and what bursts have taught so far */
+    sl_draft_plan plan;
+    sl_guesses guesses;
+    sl_burst_rows rows;
     int32_t *history; /* [max_tokens + 1] every token, fed or drawn */
     size_t n_history;
     size_t n_stored; /* tokens whose K and V are in the store; those behind are fed first by the next feed */

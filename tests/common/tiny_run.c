@@ -57,6 +57,7 @@ sl_session_options tiny_session_options(tiny_run *run, sl_kv_type type, const ti
         .window_rows = ways->window_rows,
         .max_drafts = ways->max_drafts,
         .will_decode = true,
+        .trees = true,
         .ngram = true,
     };
     options.kv.slot_bytes = ways->slot_parts * sl_geom_max_part_bytes(&options.kv.geom);

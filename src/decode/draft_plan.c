@@ -1,0 +1,221 @@
+#include "decode/draft_plan.h"
+
+#include <math.h>
+
+enum {
+    MEMORY = 48,      /* outcomes after which older ones count half */
+    FORGOTTEN = 128,  /* bursts after which a pass's seconds are not believed any more */
+    ASKED_AGAIN = 64, /* bursts after which a drafter that did not pay gets another chance */
+    FIRST_ROWS = 8,   /* of the first burst, at most */
+    FIRST_ASKED = 3,  /* times that a drafter is asked without looking at what it costs */
+    GROWTH = 4        /* a pass has at most so many times the rows of the largest one so far */
+};
+
+static const float weight_of_p = 4.0f;      /* outcomes that an estimate is worth */
+static const float weight_of_all = 4.0f;    /* outcomes that the mean over all depths is worth */
+static const double new_share = 0.3;        /* of a new measurement in a mean */
+static const double least_slope = 0.0003;   /* of a pass of one row: what another row costs at least */
+static const double worth_asking = 1.02;    /* gain from which a costly drafter is asked */
+static const double next_to_nothing = 0.01; /* of a pass: drafters that cost no more are always asked */
+
+static void blend(double *mean, double value)
+{
+    *mean += (*mean > 0.0 ? new_share : 1.0) * (value - *mean);
+}
+
+static void note(sl_draft_rate *rate, bool is_hit)
+{
+    rate->hits += is_hit ? 1.0f : 0.0f;
+    rate->trials += 1.0f;
+    if (rate->trials > (float)MEMORY) {
+        rate->hits *= 0.5f;
+        rate->trials *= 0.5f;
+    }
+}
+
+/* ------------------------------------------------------------------------------------------------- what was measured
+ */
+
+void sl_draft_plan_drafted(sl_draft_plan *plan, size_t drafter, size_t n_nodes, double seconds)
+{
+    sl_draft_skill *skill = &plan->skills[drafter];
+    blend(&skill->call_s, seconds);
+    if (n_nodes > 0)
+        blend(&skill->node_s, seconds / (double)n_nodes);
+    skill->n_asked++;
+    skill->asked_at = plan->n_bursts;
+}
+
+static size_t point_of(size_t n_rows)
+{
+    size_t i = 0;
+    while (i + 1 < SL_DRAFT_POINTS && ((size_t)1 << i) < n_rows)
+        i++;
+    return i;
+}
+
+static bool is_known(const sl_draft_plan *plan, size_t i)
+{
+    return plan->points[i].rows > 0.0 && plan->n_bursts - plan->points[i].at < FORGOTTEN;
+}
+
+void sl_draft_plan_passed(sl_draft_plan *plan, size_t n_rows, double seconds)
+{
+    size_t i = point_of(n_rows);
+    sl_draft_point *point = &plan->points[i];
+    if (!is_known(plan, i))
+        *point = (sl_draft_point){0};
+    blend(&point->rows, (double)n_rows);
+    blend(&point->seconds, seconds > 1e-9 ? seconds : 1e-9);
+    point->at = plan->n_bursts++;
+}
+
+void sl_draft_plan_drawn(sl_draft_plan *plan, size_t n_tokens, double seconds)
+{
+    if (n_tokens > 0)
+        blend(&plan->token_s, seconds / (double)n_tokens);
+}
+
+static size_t bin_of(float p)
+{
+    static const float from[SL_DRAFT_BINS] = {0.0f, 0.1f, 0.25f, 0.4f, 0.55f, 0.7f, 0.85f, 0.95f};
+    size_t i = SL_DRAFT_BINS - 1;
+    while (i > 0 && p < from[i])
+        i--;
+    return i;
+}
+
+void sl_draft_plan_judge_node(sl_draft_plan *plan, size_t drafter, float p, bool is_hit)
+{
+    if (p > 0.0f)
+        note(&plan->skills[drafter].by_p[bin_of(p)], is_hit);
+}
+
+void sl_draft_plan_judge_depth(sl_draft_plan *plan, size_t drafter, size_t depth, bool is_hit)
+{
+    note(&plan->skills[drafter].by_depth[depth < SL_DRAFT_DEPTHS ? depth : SL_DRAFT_DEPTHS - 1], is_hit);
+}
+
+/* --------------------------------------------------------------------------------------------------- what to expect */
+
+float sl_draft_plan_chance(const sl_draft_plan *plan, size_t drafter, size_t depth, float p)
+{
+    const sl_draft_skill *skill = &plan->skills[drafter];
+    if (p > 0.0f) {
+        const sl_draft_rate *rate = &skill->by_p[bin_of(p)];
+        return (rate->hits + weight_of_p * fminf(p, 1.0f)) / (rate->trials + weight_of_p);
+    }
+    sl_draft_rate all = {1.0f, 2.0f}; /* even odds to begin with */
+    for (size_t i = 0; i < SL_DRAFT_DEPTHS; i++) {
+        all.hits += skill->by_depth[i].hits;
+        all.trials += skill->by_depth[i].trials;
+    }
+    const sl_draft_rate *rate = &skill->by_depth[depth < SL_DRAFT_DEPTHS ? depth : SL_DRAFT_DEPTHS - 1];
+    return (rate->hits + weight_of_all * all.hits / all.trials) / (rate->trials + weight_of_all);
+}
+
+/* The known points, where rows rise and seconds do not fall: neighbours that would fall are one, their mean. */
+static size_t rising_points(const sl_draft_plan *plan, sl_draft_point *out)
+{
+    size_t n = 0, merged[SL_DRAFT_POINTS];
+    for (size_t i = 0; i < SL_DRAFT_POINTS; i++) {
+        if (!is_known(plan, i))
+            continue;
+        merged[n] = 1;
+        out[n++] = plan->points[i];
+        for (; n > 1 && out[n - 1].seconds < out[n - 2].seconds; n--) {
+            const double a = (double)merged[n - 2], b = (double)merged[n - 1];
+            out[n - 2].seconds = (a * out[n - 2].seconds + b * out[n - 1].seconds) / (a + b);
+            out[n - 2].rows = out[n - 1].rows;
+            merged[n - 2] += merged[n - 1];
+        }
+    }
+    return n;
+}
+
+static double line(const sl_draft_point *a, const sl_draft_point *b, double rows)
+{
+    if (b->rows <= a->rows)
+        return b->seconds;
+    return a->seconds + (b->seconds - a->seconds) * (rows - a->rows) / (b->rows - a->rows);
+}
+
+/* Below what is known a pass may cost as much less as it has fewer rows: that is found out by one such pass. Above, it
+ * goes on as it went between the last two. */
+double sl_draft_plan_pass_s(const sl_draft_plan *plan, size_t n_rows)
+{
+    sl_draft_point points[SL_DRAFT_POINTS];
+    size_t n = rising_points(plan, points), i = 0;
+    const double rows = (double)n_rows;
+    if (n == 0)
+        return 0.0;
+    double seconds;
+    while (i < n && points[i].rows < rows)
+        i++;
+    size_t first = 0;
+    while (!is_known(plan, first))
+        first++;
+    if (i == 0)
+        seconds =
+            rows < plan->points[first].rows ? points[0].seconds * rows / plan->points[first].rows : points[0].seconds;
+    else if (i < n)
+        seconds = line(&points[i - 1], &points[i], rows);
+    else
+        seconds = n > 1 ? line(&points[n - 2], &points[n - 1], rows) : points[0].seconds;
+    return seconds + least_slope * points[0].seconds * rows;
+}
+
+size_t sl_draft_plan_most_rows(const sl_draft_plan *plan)
+{
+    double most = 0.0;
+    for (size_t i = 0; i < SL_DRAFT_POINTS; i++)
+        if (plan->points[i].rows > most)
+            most = plan->points[i].rows;
+    const size_t rows = (size_t)(most + 0.5) * GROWTH;
+    return rows > FIRST_ROWS ? rows : FIRST_ROWS;
+}
+
+double sl_draft_plan_value(const sl_draft_plan *plan, double tokens, size_t n_rows, double draft_s)
+{
+    double seconds = draft_s + sl_draft_plan_pass_s(plan, n_rows) + plan->token_s * tokens;
+    return seconds > 0.0 ? tokens / seconds : tokens;
+}
+
+/* --------------------------------------------------------------------------------------------------------- whom to ask
+ */
+
+/* The length of chain that is worth most, and its worth; least: not shorter. */
+static size_t best_chain(const sl_draft_plan *plan, size_t drafter, const sl_draft_terms *terms, size_t least,
+                         double *value)
+{
+    double tokens = 1.0, path_p = 1.0;
+    size_t best = 0;
+    *value = 0.0;
+    for (size_t n = 1; n <= terms->max_nodes; n++) {
+        path_p *= (double)sl_draft_plan_chance(plan, drafter, n - 1, 0.0f);
+        tokens += path_p;
+        double v = sl_draft_plan_value(plan, tokens, n + 1, terms->draft_s + (double)n * plan->skills[drafter].node_s);
+        if (n >= least && v > *value) {
+            *value = v;
+            best = n;
+        }
+    }
+    return best;
+}
+
+size_t sl_draft_plan_wish(const sl_draft_plan *plan, size_t drafter, const sl_draft_terms *terms)
+{
+    const sl_draft_skill *skill = &plan->skills[drafter];
+    const double pass_s = sl_draft_plan_pass_s(plan, 1);
+    if (terms->max_nodes == 0)
+        return 0;
+    if (skill->n_asked > 0 && skill->call_s <= next_to_nothing * pass_s)
+        return terms->max_nodes;
+    double value = 0.0;
+    size_t n = best_chain(plan, drafter, terms, terms->is_fixed ? terms->max_nodes : 1, &value);
+    if (skill->n_asked < FIRST_ASKED && !terms->is_fixed)
+        n = n < FIRST_ROWS - 1 ? n : FIRST_ROWS - 1;
+    const bool is_new = skill->n_asked < FIRST_ASKED || plan->n_bursts - skill->asked_at >= ASKED_AGAIN;
+    const bool is_wanted = terms->is_fixed && terms->n_nodes < terms->max_nodes;
+    return is_new || is_wanted || value > worth_asking * terms->value ? n : 0;
+}
