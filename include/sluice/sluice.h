@@ -37,6 +37,8 @@ typedef struct sl_engine_options {
     /* A second, smaller model with the same tokens, to draft with (SL_DRAFT_WITH_MODEL); refused where a token differs,
      * naming the first. Read by sl_engine_open. NULL: none. */
     const char *draft_model_path;
+    /* The chat template, by the name of its family, instead of the model file's own (NULL); SL_USAGE lists the names. */
+    const char *chat_template;
     const char *trace_path; /* Chrome trace of everything the engine does; NULL: none */
     /* One line of text: `warning` false = information. NULL: silent. */
     void (*log)(void *arg, bool warning, const char *text);
@@ -70,12 +72,14 @@ typedef struct sl_tokens {
 } sl_tokens;
 void sl_tokens_free(sl_engine *engine, sl_tokens *tokens);
 
-/* Appends the tokens of UTF-8 text. special: control tokens spelt out in the text become themselves. *n_dropped (may
- * be NULL) += bytes that the vocabulary cannot spell. */
+/* Appends the tokens of UTF-8 text; behind text that out holds already it goes on, behind nothing or a control token it
+ * begins (which matters to tokenizers that put a space in front of texts). special: control tokens spelt out in the
+ * text become themselves. *n_dropped (may be NULL) += bytes that the vocabulary cannot spell. */
 sl_status sl_engine_tokenize(sl_engine *engine, const char *text, size_t size, bool special, sl_tokens *out,
                              uint64_t *n_dropped, sl_err *err);
 
-/* Token ids back to bytes, piece by piece, in order; special: control tokens' spelling too; ids that the
+/* Token ids back to bytes, piece by piece, in order, less the space that the tokenizer itself puts in front of a text -
+ * the first id's, and behind control tokens; special: control tokens' spelling too; ids that the
  * vocabulary lacks are nothing. `take` returns false to cancel. */
 sl_status sl_engine_detokenize(const sl_engine *engine, const int32_t *ids, size_t n, bool special,
                                bool (*take)(void *arg, const char *bytes, size_t size), void *arg, sl_err *err);
@@ -88,6 +92,10 @@ typedef struct sl_prompt {
     const char *question;
     size_t question_size;
     bool chat; /* one user message in the model's chat template */
+    /* with chat: the message that the conversation begins with. NULL: the template's own, if it has one. SL_REFUSED: the
+     * template has no place for one, or the stored conversation begins otherwise. */
+    const char *system;
+    size_t system_size;
     bool open; /* the document of a context file: questions follow later, so no template tail */
     bool stored; /* the context holds a text already; this goes on behind it */
     /* with stored and chat: all the tokens that the context holds (sl_store_info.ids, sl_context_ids). They tell where

@@ -1,73 +1,10 @@
-/* Chat templates: recognised, cut into pieces, found again in the tokens of a stored conversation. */
+/* Chat templates: cut into pieces, tokenised, found again in the tokens of a stored conversation. */
 #include "api/chat.h"
 
-#include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
-enum { HEAD_BYTES = 1024 };
-
-static const char ask_text[] = "<|im_end|>\n<|im_start|>assistant\n", next_text[] = "<|im_end|>\n<|im_start|>user\n";
-
-static const char *find_text(const char *text, const char *end, const char *what)
-{
-    size_t size = strlen(what);
-    for (; text + size <= end; text++)
-        if (memcmp(text, what, size) == 0)
-            return text;
-    return NULL;
-}
-
-/* The default system message that a ChatML template spells out: between "<|im_start|>system", a newline (itself, or as
- * the template language writes it: backslash n) and "<|im_end|>". Nothing when the template has none. */
-static void default_system(const char *template, const char **text, size_t *size)
-{
-    static const char start[] = "<|im_start|>system";
-    const char *end = template + strlen(template);
-    const char *at = find_text(template, end, start);
-    *size = 0;
-    if (!at)
-        return;
-    at += sizeof start - 1;
-    if (*at == '\n')
-        at += 1;
-    else if (at[0] == '\\' && at[1] == 'n')
-        at += 2;
-    else
-        return;
-    const char *stop = find_text(at, end, "<|im_end|>");
-    if (!stop || memchr(at, '\'', (size_t)(stop - at)) || memchr(at, '{', (size_t)(stop - at)))
-        return;
-    *text = at;
-    *size = (size_t)(stop - at);
-}
-
-/* ChatML (https://github.com/openai/openai-python/blob/v0.28.1/chatml.md) is recognised by its two marks. */
-static sl_status write_head(const sl_engine *engine, char out[HEAD_BYTES], sl_err *err)
-{
-    const char *template = engine->chat_template;
-    if (!template)
-        return sl_err_set(err, SL_REFUSED, "%s: the model has no chat template", engine->path);
-    if (!strstr(template, "<|im_start|>") || !strstr(template, "<|im_end|>"))
-        return sl_err_set(err, SL_REFUSED, "%s: the model's chat template is not ChatML, the one known here",
-                          engine->path);
-    const char *system = NULL;
-    size_t size = 0, used = 0;
-    default_system(template, &system, &size);
-    static const char before[] = "<|im_start|>system\n", between[] = "<|im_end|>\n", user[] = "<|im_start|>user\n";
-    if (size > HEAD_BYTES - sizeof before - sizeof between - sizeof user)
-        return sl_err_set(err, SL_REFUSED, "%s: the chat template's system message of %zu bytes is too long",
-                          engine->path, size);
-    if (size > 0) {
-        memcpy(out, before, sizeof before - 1);
-        used = sizeof before - 1;
-        memcpy(out + used, system, size);
-        used += size;
-        memcpy(out + used, between, sizeof between - 1);
-        used += sizeof between - 1;
-    }
-    memcpy(out + used, user, sizeof user);
-    return SL_OK;
-}
+enum { PIECE_BYTES = 1024 };
 
 /* ----------------------------------------------------------------------------------------------------------- pieces */
 
@@ -81,102 +18,188 @@ static sl_status add_ids(sl_engine *engine, const int32_t *ids, size_t n, sl_tok
     return status;
 }
 
-sl_status sl_chat_init(sl_engine *engine, sl_chat *out, uint64_t *n_dropped, sl_err *err)
+static bool ends_in_space(const char *text)
 {
-    char head[HEAD_BYTES];
-    sl_status status = write_head(engine, head, err);
+    return *text && text[strlen(text) - 1] == ' ';
+}
+
+/* A template's text as it is tokenised: BOS and EOS spelt out; where marks swallow what is behind them, without it.
+ * Returns the size. */
+static size_t spell(const sl_engine *engine, const sl_chat_family *family, const char *text, char out[PIECE_BYTES])
+{
+    bool strips = family->strips && sl_tok_adds_space(engine->tok);
+    size_t n = 0;
+    for (; *text && n < PIECE_BYTES; text++) {
+        bool is_swallowed = strips && n > 0 && (*text == '\n' || *text == ' ') && out[n - 1] == '>';
+        if (*text != '\x01' && *text != '\x02') {
+            if (!is_swallowed)
+                out[n++] = *text;
+            continue;
+        }
+        int32_t id = *text == '\x01' ? sl_tok_bos_id(engine->tok) : sl_tok_eos(engine->tok);
+        sl_tok_text mark = sl_tok_bytes(engine->tok, id, true);
+        size_t size = mark.size < PIECE_BYTES - n ? mark.size : PIECE_BYTES - n;
+        memcpy(out + n, mark.data, size);
+        n += size;
+    }
+    return n;
+}
+
+/* Pieces up to NULL as one text. Of the last, a space at the end is left out: it belongs to the message behind it. */
+static sl_status add_pieces(sl_engine *engine, const sl_chat_family *family, const char *const *pieces, sl_tokens *out,
+                            sl_err *err)
+{
+    char text[PIECE_BYTES], spelt[PIECE_BYTES];
+    size_t n = 0;
+    for (; *pieces; pieces++) {
+        size_t size = strlen(*pieces);
+        if (size >= sizeof text - n)
+            return sl_err_set(err, SL_FAILED, "chat template %s: a piece of %zu bytes", family->name, n + size);
+        memcpy(text + n, *pieces, size);
+        n += size;
+    }
+    if (n > 0 && text[n - 1] == ' ')
+        n--;
+    text[n] = '\0';
+    n = spell(engine, family, text, spelt);
+    return sl_engine_tokenize(engine, spelt, n, true, out, NULL, err);
+}
+
+static sl_status add_bos(sl_engine *engine, sl_tokens *out, sl_err *err)
+{
+    const char *template = engine->chat_template;
     int32_t bos = sl_tok_bos(engine->tok);
-    if (status == SL_OK && bos >= 0)
-        status = add_ids(engine, &bos, 1, &out->head, err);
+    if (bos < 0 && template && strstr(template, "bos_token"))
+        bos = sl_tok_bos_id(engine->tok);
+    return bos < 0 ? SL_OK : add_ids(engine, &bos, 1, out, err);
+}
+
+/* What a system message stands between, as text. */
+typedef struct frame {
+    const char *before, *after;
+} frame;
+
+static size_t put(char *out, size_t n, const char *text)
+{
+    memcpy(out + n, text, strlen(text));
+    return n + strlen(text);
+}
+
+/* The system message in its final form, tokenised: the template's own holds newlines as the template spells them. */
+static sl_status add_system(sl_engine *engine, const sl_chat_start *start, frame around, sl_tokens *out, sl_err *err)
+{
+    char *text;
+    const char *system = start->system;
+    size_t size = system ? start->system_size : 0, n = 0;
+    sl_status status = sl_mem_new(&engine->budget, strlen(around.before) + size + strlen(around.after) + 1, 1,
+                                  "system message", &text, err);
+    if (status != SL_OK)
+        return status;
+    n = put(text, n, around.before);
+    for (size_t i = 0; i < size; i++) {
+        bool is_newline = start->is_template && i + 1 < size && system[i] == '\\' && system[i + 1] == 'n';
+        text[n++] = is_newline ? '\n' : system[i];
+        i += is_newline;
+    }
+    n = put(text, n, around.after);
+    status = sl_engine_tokenize(engine, text, n, false, out, NULL, err);
+    sl_mem_free(&engine->budget, text);
+    return status;
+}
+
+/* The family in force, and the system message that a conversation begins with. */
+static sl_status choose(const sl_engine *engine, sl_chat *chat, sl_chat_start *start, sl_err *err)
+{
+    char names[512];
+    const char *template = engine->chat_template;
+    const sl_chat_family *family = engine->chat_family;
+    if (!family && !template)
+        return sl_err_set(err, SL_REFUSED, "%s: the model has no chat template; --chat-template NAME picks one: %s",
+                          engine->path, sl_chat_family_names(names, sizeof names));
+    bool is_named = family != NULL;
+    if (!family)
+        family = sl_chat_family_of(template);
+    if (!family)
+        return sl_err_set(err, SL_REFUSED, "%s: the model's chat template is none of those known here; "
+                          "--chat-template NAME picks one: %s", engine->path,
+                          sl_chat_family_names(names, sizeof names));
+    if (family->refusal)
+        return sl_err_set(err, SL_REFUSED, "%s: the model's chat template (%s) %s; --chat-template NAME picks another, "
+                          "chatml is the nearest", engine->path, family->name, family->refusal);
+    chat->family = family;
+    chat->lead = ends_in_space(family->user) ? " " : "";
+    if (start->system && !sl_chat_takes_system(family, is_named ? NULL : template))
+        return sl_err_set(err, SL_REFUSED, "%s: the chat template (%s) has no system messages", engine->path,
+                          family->name);
+    bool is_dated = false;
+    if (!start->system && !is_named) {
+        start->system = sl_chat_default_system(family, template, &start->system_size, &is_dated);
+        start->is_template = start->system != NULL;
+    }
+    if (is_dated)
+        return sl_err_set(err, SL_REFUSED, "%s: the system message of the model's chat template (%s) holds today's "
+                          "date, and a stored text would differ tomorrow; --system TEXT gives one", engine->path,
+                          family->name);
+    return SL_OK;
+}
+
+static sl_status init_head(sl_engine *engine, sl_chat_start *start, sl_chat *chat, sl_err *err)
+{
+    const sl_chat_family *f = chat->family;
+    bool has_own = f->system[0] && (start->system || f->fixed);
+    chat->is_joined = !f->system[0] && start->system;
+    if (f->trims_system && start->system)
+        sl_chat_trim(true, true, &start->system, &start->system_size);
+    sl_status status = add_bos(engine, &chat->head, err);
     if (status == SL_OK)
-        status = sl_engine_tokenize(engine, head, strlen(head), true, &out->head, n_dropped, err);
+        status = add_pieces(engine, f, (const char *const[]){f->start, has_own ? f->system[0] : f->user, NULL},
+                            &chat->head, err);
+    char joined[PIECE_BYTES];
+    frame around = {ends_in_space(f->system[0] ? f->system[0] : "") ? " " : f->fixed ? f->fixed : "", ""};
+    if (chat->is_joined) {
+        snprintf(joined, sizeof joined, "%s%s", chat->lead, f->joined[0]);
+        around = (frame){joined, f->joined[1]};
+    }
+    if (status == SL_OK && (has_own || chat->is_joined))
+        status = add_system(engine, start, around, &chat->head, err);
+    if (status == SL_OK && has_own)
+        status = add_pieces(engine, f, (const char *const[]){f->system[1], f->user, NULL}, &chat->head, err);
+    return status;
+}
+
+sl_status sl_chat_init(sl_engine *engine, const sl_chat_start *start, sl_chat *out, sl_err *err)
+{
+    sl_chat_start begin = start ? *start : (sl_chat_start){NULL, 0, false};
+    sl_status status = choose(engine, out, &begin, err);
     if (status == SL_OK)
-        status = sl_engine_tokenize(engine, ask_text, strlen(ask_text), true, &out->ask, n_dropped, err);
+        status = init_head(engine, &begin, out, err);
+    const sl_chat_family *f = out->family;
     if (status == SL_OK)
-        status = sl_engine_tokenize(engine, next_text, strlen(next_text), true, &out->next, n_dropped, err);
+        status = add_bos(engine, &out->plain, err);
+    if (status == SL_OK)
+        status = add_pieces(engine, f, (const char *const[]){f->start, f->user, NULL}, &out->plain, err);
+    if (status == SL_OK && f->system[0])
+        status = add_bos(engine, &out->system_open, err);
+    if (status == SL_OK && f->system[0])
+        status = add_pieces(engine, f, (const char *const[]){f->start, f->system[0], NULL}, &out->system_open, err);
+    if (status == SL_OK && f->system[0])
+        status = add_pieces(engine, f, (const char *const[]){f->system[1], f->user, NULL}, &out->system_close, err);
+    if (status == SL_OK)
+        status = add_pieces(engine, f, (const char *const[]){f->ask, NULL}, &out->ask, err);
+    if (status == SL_OK)
+        status = add_pieces(engine, f, (const char *const[]){f->end, f->user, NULL}, &out->next, err);
+    if (status == SL_OK && (out->ask.n == 0 || out->next.n == 0 || out->plain.n == 0))
+        status = sl_err_set(err, SL_REFUSED, "%s: the vocabulary has no tokens for the chat template (%s)",
+                            engine->path, f->name);
     return status;
 }
 
 void sl_chat_deinit(sl_engine *engine, sl_chat *chat)
 {
     sl_tokens_free(engine, &chat->head);
+    sl_tokens_free(engine, &chat->plain);
+    sl_tokens_free(engine, &chat->system_open);
+    sl_tokens_free(engine, &chat->system_close);
     sl_tokens_free(engine, &chat->ask);
     sl_tokens_free(engine, &chat->next);
-}
-
-/* ----------------------------------------------------------------------------------------------------------- places */
-
-/* NULL: a message, as long as its writer made it. */
-static const sl_tokens *piece_of(const sl_chat *chat, sl_chat_part part)
-{
-    switch (part) {
-    case SL_CHAT_PART_HEAD: return &chat->head;
-    case SL_CHAT_PART_ASK: return &chat->ask;
-    case SL_CHAT_PART_NEXT: return &chat->next;
-    default: return NULL;
-    }
-}
-
-/* Over one token; false: the template has another there. */
-static bool step(const sl_chat *chat, int32_t id, sl_chat_place *place)
-{
-    const sl_tokens *piece = piece_of(chat, place->part);
-    if (piece && piece->ids[place->done] != id)
-        return false;
-    bool is_mark = !piece && id == chat->ask.ids[0];
-    if (is_mark)
-        *place = (sl_chat_place){place->part == SL_CHAT_PART_USER ? SL_CHAT_PART_ASK : SL_CHAT_PART_NEXT, 0};
-    place->done++;
-    piece = piece_of(chat, place->part);
-    if (piece && place->done == piece->n)
-        *place = (sl_chat_place){place->part == SL_CHAT_PART_ASK ? SL_CHAT_PART_ANSWER : SL_CHAT_PART_USER, 0};
-    return true;
-}
-
-static void note_turn(sl_chat_turns *turns, size_t off)
-{
-    if (!turns)
-        return;
-    if (turns->n < turns->cap)
-        turns->offs[turns->n] = off;
-    turns->n++;
-}
-
-sl_status sl_chat_find(sl_engine *engine, const sl_chat *chat, const int32_t *ids, size_t n, sl_chat_turns *turns,
-                       sl_chat_place *out, sl_err *err)
-{
-    *out = (sl_chat_place){SL_CHAT_PART_HEAD, 0};
-    int32_t mark = sl_tok_find(engine->tok, "<|im_end|>");
-    if (!sl_tok_is_end(engine->tok, mark) || mark != chat->ask.ids[0] || mark != chat->next.ids[0])
-        return sl_err_set(err, SL_REFUSED, "%s: '<|im_end|>' is no end token of the vocabulary: where messages end "
-                          "cannot be seen", engine->path);
-    size_t message_off = 0; /* of the user message behind an answer that is being looked at */
-    if (n > 0 && chat->head.n == 0)
-        return sl_err_set(err, SL_REFUSED, "%s: the vocabulary has no token for the chat template's head",
-                          engine->path);
-    for (size_t i = 0; i < n; i++) {
-        const sl_tokens *piece = piece_of(chat, out->part);
-        int32_t wanted = piece ? piece->ids[out->done] : -1;
-        if (!step(chat, ids[i], out))
-            return sl_err_set(err, SL_REFUSED, "the stored text is no conversation in this model's chat template: "
-                              "token %zu is %" PRId32 ", the template has %" PRId32, i, ids[i], wanted);
-        if (out->done == 1 && out->part == SL_CHAT_PART_NEXT)
-            message_off = i + 1;
-        else if (out->done == 1 && out->part == SL_CHAT_PART_ASK && message_off > 0)
-            note_turn(turns, message_off);
-    }
-    return SL_OK;
-}
-
-sl_status sl_chat_open_user(sl_engine *engine, const sl_chat *chat, sl_chat_place place, sl_tokens *out, sl_err *err)
-{
-    const sl_tokens *piece = piece_of(chat, place.part);
-    sl_status status = SL_OK;
-    if (piece)
-        status = add_ids(engine, piece->ids + place.done, piece->n - place.done, out, err);
-    /* a question that nobody answered is answered with nothing */
-    bool has_answer = place.part == SL_CHAT_PART_ASK || place.part == SL_CHAT_PART_ANSWER;
-    if (status == SL_OK && has_answer)
-        status = add_ids(engine, chat->next.ids, chat->next.n, out, err);
-    return status;
 }

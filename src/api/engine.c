@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "api/chat_family.h"
 #include "api/draft_model.h"
 #include "api/plan.h"
 #include "base/hash.h"
@@ -185,6 +186,18 @@ static sl_status load_template(sl_engine *engine, const sl_gguf *gguf, sl_err *e
     return status == SL_OK ? copy_text(&engine->budget, text.data, text.size, &engine->chat_template, err) : status;
 }
 
+/* By name, before anything is read. */
+static sl_status choose_template(sl_engine *engine, sl_err *err)
+{
+    char names[512];
+    const char *name = engine->options.chat_template;
+    engine->chat_family = name ? sl_chat_family_find(name) : NULL;
+    if (name && (!engine->chat_family || engine->chat_family->refusal))
+        return sl_err_set(err, SL_USAGE, "unknown chat template '%s', known are %s", name,
+                          sl_chat_family_names(names, sizeof names));
+    return SL_OK;
+}
+
 /* The tokenizer's entries in whatever order; a chat template is no part of it. */
 static uint64_t fingerprint_tokenizer(const sl_gguf *gguf)
 {
@@ -282,7 +295,9 @@ static sl_status open_engine(sl_engine *engine, sl_err *err)
     if (status != SL_OK)
         return status;
     sl_kernels_init(&engine->kernels, engine->level);
-    status = open_model(engine, err);
+    status = choose_template(engine, err);
+    if (status == SL_OK)
+        status = open_model(engine, err);
     if (status == SL_OK && options->draft_model_path && !options->vocab_only)
         status = sl_draft_model_load(engine, err);
     /* Last: a model that is refused has overwritten no file. */

@@ -50,6 +50,7 @@ struct sl_engine {
     uint64_t weight_map_bytes; /* that the weights take of the budget */
     uint64_t load_bytes;       /* resident at most while they are read, the program included */
     char *chat_template; /* NULL: none in the file; terminated */
+    const struct sl_chat_family *chat_family; /* asked for by name; NULL: the file's template decides */
     sl_trace *trace;     /* NULL: none */
     sl_machine_rates rates; /* measured once, by the first who asks */
     sl_engine_io io;

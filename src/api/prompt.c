@@ -6,11 +6,21 @@
 
 /* ------------------------------------------------------------------------------------------------------- tokenising */
 
-static sl_status encode(sl_engine *engine, const char *text, size_t size, bool special, sl_tokens *out,
+enum { BEHIND_NOTHING = -1, BEHIND_TEXT = -2 }; /* instead of the id that a text stands behind */
+
+/* A text begins behind nothing or a control token, else it goes on; behind a control token a space in front is taken
+ * for the tokenizer's own. behind: what stands before out, where out is empty. */
+static sl_status encode(sl_engine *engine, int32_t behind, sl_tok_text text, bool special, sl_tokens *out,
                         uint64_t *n_dropped, sl_err *err)
 {
     sl_ids ids = {out->ids, out->n, out->cap};
-    sl_status status = sl_tok_encode(engine->tok, text, size, special, &ids, n_dropped, err);
+    int32_t last = out->n > 0 ? out->ids[out->n - 1] : behind;
+    bool begins = last == BEHIND_NOTHING ||
+                  (sl_tok_is_control(engine->tok, last) && text.size > 0 && text.data[0] != ' ');
+    const char *data = text.data;
+    size_t size = text.size;
+    sl_status status = begins ? sl_tok_encode(engine->tok, data, size, special, &ids, n_dropped, err)
+                              : sl_tok_encode_more(engine->tok, data, size, special, &ids, n_dropped, err);
     *out = (sl_tokens){ids.ids, ids.n, ids.cap};
     return status;
 }
@@ -18,14 +28,14 @@ static sl_status encode(sl_engine *engine, const char *text, size_t size, bool s
 sl_status sl_engine_tokenize(sl_engine *engine, const char *text, size_t size, bool special, sl_tokens *out,
                              uint64_t *n_dropped, sl_err *err)
 {
-    return encode(engine, text, size, special, out, n_dropped, err);
+    return encode(engine, BEHIND_NOTHING, (sl_tok_text){text, size}, special, out, n_dropped, err);
 }
 
 sl_status sl_engine_detokenize(const sl_engine *engine, const int32_t *ids, size_t n, bool special,
                                bool (*take)(void *arg, const char *bytes, size_t size), void *arg, sl_err *err)
 {
     for (size_t i = 0; i < n; i++) {
-        sl_tok_text bytes = sl_tok_bytes(engine->tok, ids[i], special);
+        sl_tok_text bytes = sl_tok_bytes_behind(engine->tok, i == 0 ? -1 : ids[i - 1], ids[i], special);
         if (bytes.size > 0 && !take(arg, bytes.data, bytes.size))
             return sl_err_set(err, SL_CANCELLED, "interrupted");
     }
@@ -51,19 +61,31 @@ static sl_status check_text(const char *what, const char *text, size_t size, sl_
                       (unsigned)(unsigned char)text[good], good);
 }
 
-/* The blank line belongs to the question. */
-static sl_status encode_question(sl_engine *engine, const sl_prompt *prompt, bool has_gap, sl_tokens *out,
-                                 uint64_t *n_dropped, sl_err *err)
+/* The user message that the prompt's text belongs to. */
+typedef struct message {
+    bool has_text;     /* some of it is stored already */
+    const char *front; /* what the template has in front of its beginning */
+    bool trims_front;  /* white space there goes */
+    int32_t behind;    /* the last stored token, or what stands for it */
+    uint64_t *n_dropped;
+} message;
+
+/* What goes in front - a blank line, the template's space - is part of the text. */
+static sl_status encode_behind(sl_engine *engine, const message *m, const char *front, sl_tok_text text,
+                               sl_tokens *out, sl_err *err)
 {
-    size_t gap = has_gap ? 2 : 0;
-    char *text = NULL;
-    sl_status status = sl_mem_new(&engine->budget, prompt->question_size + gap + 1, 1, "question", &text, err);
+    size_t size = strlen(front);
+    uint64_t *n_dropped = m->n_dropped;
+    if (size == 0)
+        return encode(engine, m->behind, text, false, out, n_dropped, err);
+    char *copy = NULL;
+    sl_status status = sl_mem_new(&engine->budget, text.size + size, 1, "question", &copy, err);
     if (status != SL_OK)
         return status;
-    memcpy(text, "\n\n", gap);
-    memcpy(text + gap, prompt->question, prompt->question_size);
-    status = encode(engine, text, prompt->question_size + gap, false, out, n_dropped, err);
-    sl_mem_free(&engine->budget, text);
+    memcpy(copy, front, size);
+    memcpy(copy + size, text.data, text.size);
+    status = encode(engine, m->behind, (sl_tok_text){copy, text.size + size}, false, out, n_dropped, err);
+    sl_mem_free(&engine->budget, copy);
     return status;
 }
 
@@ -78,35 +100,62 @@ static sl_status add_id(sl_engine *engine, int32_t id, sl_tokens *out, sl_err *e
     return status;
 }
 
-/* What stands before the user's text; *has_text: some of it is stored already. */
-static sl_status begin(sl_engine *engine, const sl_prompt *prompt, const sl_chat *chat, sl_tokens *out, bool *has_text,
+/* What stands before the user's text. */
+static sl_status begin(sl_engine *engine, const sl_prompt *prompt, const sl_chat *chat, sl_tokens *out, message *m,
                        sl_err *err)
 {
-    *has_text = prompt->stored && !prompt->chat;
+    m->has_text = prompt->stored && !prompt->chat;
+    m->behind = !prompt->stored ? BEHIND_NOTHING : BEHIND_TEXT;
+    if (prompt->stored && prompt->stored_ids)
+        m->behind = prompt->n_stored > 0 ? prompt->stored_ids[prompt->n_stored - 1] : BEHIND_NOTHING;
     if (!prompt->chat)
         return prompt->stored ? SL_OK : add_id(engine, sl_tok_bos(engine->tok), out, err);
-    if (prompt->stored && !prompt->stored_ids && prompt->n_stored > 0)
-        return sl_err_set(err, SL_USAGE, "prompt: %zu stored tokens, but no list of them", prompt->n_stored);
+    size_t n = prompt->stored ? prompt->n_stored : 0;
+    if (prompt->stored && !prompt->stored_ids && n > 0)
+        return sl_err_set(err, SL_USAGE, "prompt: %zu stored tokens, but no list of them", n);
+    if (n > 0 && prompt->system && !sl_chat_has_head(chat, prompt->stored_ids, n))
+        return sl_err_set(err, SL_REFUSED, "the stored conversation begins with another system message, or with none");
     sl_chat_place place = {SL_CHAT_PART_HEAD, 0};
     sl_status status = SL_OK;
     if (prompt->stored)
-        status = sl_chat_find(engine, chat, prompt->stored_ids, prompt->n_stored, NULL, &place, err);
+        status = sl_chat_find(engine, chat, prompt->stored_ids, n, NULL, &place, err);
     if (status == SL_OK)
         status = sl_chat_open_user(engine, chat, place, out, err);
-    *has_text = place.part == SL_CHAT_PART_USER && place.done > 0;
+    bool is_first = place.part == SL_CHAT_PART_HEAD ||
+                    (place.part == SL_CHAT_PART_USER && place.done == 0 && n == chat->head.n);
+    bool is_joined = is_first && chat->is_joined;
+    m->has_text = place.part == SL_CHAT_PART_USER && place.done > 0;
+    m->front = m->has_text || is_joined ? "" : chat->lead;
+    m->trims_front = !m->has_text && (chat->family->strips || (chat->family->trims && !(is_joined && chat->lead[0])));
     return status;
+}
+
+static sl_status write_text(sl_engine *engine, const sl_prompt *prompt, const sl_chat *chat, const message *m,
+                            sl_tokens *out, sl_err *err)
+{
+    sl_tok_text document = {prompt->document, prompt->document ? prompt->document_size : 0};
+    sl_tok_text question = {prompt->question, prompt->question_size};
+    bool trims_end = prompt->chat && !prompt->open && chat->family->trims, has_question = question.size > 0;
+    sl_status status = SL_OK;
+    if (prompt->document) {
+        sl_chat_trim(m->trims_front, trims_end && !has_question, &document.data, &document.size);
+        status = encode_behind(engine, m, document.size > 0 ? m->front : "", document, out, err);
+    }
+    if (status != SL_OK || !has_question)
+        return status;
+    bool has_gap = m->has_text || prompt->document;
+    sl_chat_trim(m->trims_front && !has_gap, trims_end, &question.data, &question.size);
+    return encode_behind(engine, m, has_gap ? "\n\n" : m->front, question, out, err);
 }
 
 static sl_status write_prompt(sl_engine *engine, const sl_prompt *prompt, const sl_chat *chat, sl_tokens *out,
                               uint64_t *n_dropped, sl_err *err)
 {
-    bool has_text = false;
-    sl_status status = begin(engine, prompt, chat, out, &has_text, err);
+    message m = {.front = "", .n_dropped = n_dropped};
+    sl_status status = begin(engine, prompt, chat, out, &m, err);
     size_t before = out->n;
-    if (status == SL_OK && prompt->document)
-        status = encode(engine, prompt->document, prompt->document_size, false, out, n_dropped, err);
-    if (status == SL_OK && prompt->question_size > 0)
-        status = encode_question(engine, prompt, has_text || prompt->document, out, n_dropped, err);
+    if (status == SL_OK)
+        status = write_text(engine, prompt, chat, &m, out, err);
     if (status == SL_OK && out->n == before)
         status = sl_err_set(err, SL_USAGE, "the prompt is empty after tokenising");
     for (size_t i = 0; status == SL_OK && !prompt->open && i < chat->ask.n; i++)
@@ -116,15 +165,34 @@ static sl_status write_prompt(sl_engine *engine, const sl_prompt *prompt, const 
     return status;
 }
 
+static sl_status check_texts(const sl_engine *engine, const sl_prompt *prompt, const sl_chat *chat, sl_err *err)
+{
+    sl_status status = SL_OK;
+    if (prompt->document)
+        status = check_text("document", prompt->document, prompt->document_size, err);
+    if (status == SL_OK && prompt->question)
+        status = check_text("question", prompt->question, prompt->question_size, err);
+    if (status == SL_OK && prompt->chat && prompt->document)
+        status = sl_chat_check_text(engine, chat, prompt->document, prompt->document_size, err);
+    if (status == SL_OK && prompt->chat && prompt->question)
+        status = sl_chat_check_text(engine, chat, prompt->question, prompt->question_size, err);
+    return status;
+}
+
 sl_status sl_engine_prompt(sl_engine *engine, const sl_prompt *prompt, sl_tokens *out, sl_err *err)
 {
     sl_chat chat = {0};
     uint64_t n_dropped = 0;
-    sl_status status = prompt->chat ? sl_chat_init(engine, &chat, &n_dropped, err) : SL_OK;
-    if (status == SL_OK && prompt->document)
-        status = check_text("document", prompt->document, prompt->document_size, err);
-    if (status == SL_OK && prompt->question)
-        status = check_text("question", prompt->question, prompt->question_size, err);
+    const sl_chat_start start = {prompt->system, prompt->system_size, false};
+    sl_status status = SL_OK;
+    if (prompt->system && !prompt->chat)
+        return sl_err_set(err, SL_USAGE, "prompt: a system message needs the chat template");
+    if (prompt->system)
+        status = check_text("system message", prompt->system, prompt->system_size, err);
+    if (status == SL_OK && prompt->chat)
+        status = sl_chat_init(engine, &start, &chat, err);
+    if (status == SL_OK)
+        status = check_texts(engine, prompt, &chat, err);
     if (status == SL_OK)
         status = write_prompt(engine, prompt, &chat, out, &n_dropped, err);
     sl_chat_deinit(engine, &chat);
@@ -140,7 +208,7 @@ sl_status sl_engine_chat_questions(sl_engine *engine, const int32_t *ids, size_t
     sl_chat chat = {0};
     sl_chat_turns turns = {.offs = offs, .cap = cap};
     sl_chat_place place;
-    sl_status status = sl_chat_init(engine, &chat, NULL, err);
+    sl_status status = sl_chat_init(engine, NULL, &chat, err);
     if (status == SL_OK)
         status = sl_chat_find(engine, &chat, ids, n, &turns, &place, err);
     sl_chat_deinit(engine, &chat);

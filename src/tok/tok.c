@@ -261,8 +261,8 @@ static sl_status encode_pieces(encoding *enc, sl_tok_text text, bool has_lead, s
         status = encode_fragment(enc, (sl_tok_text){text.data + at, end - at}, has_lead, err);
         if (status == SL_OK && found)
             status = sl_ids_push(enc->out, found->id, enc->tok->budget, err);
-        has_lead = enc->tok->add_space_prefix;
         at = found ? end + found->text.size : end;
+        has_lead = enc->tok->add_space_prefix && at < text.size && text.data[at] != ' ';
     }
     return status;
 }
@@ -321,6 +321,15 @@ bool sl_tok_adds_space(const sl_tok *tok)
     return tok->add_space_prefix;
 }
 
+sl_tok_text sl_tok_bytes_behind(const sl_tok *tok, int32_t before, int32_t id, bool special_tokens)
+{
+    sl_tok_text bytes = sl_tok_bytes(tok, id, special_tokens);
+    bool begins = before < 0 || sl_tok_is_control(tok, before);
+    bool is_own = tok->add_space_prefix && begins && bytes.size > 0 && bytes.data[0] == ' ' &&
+                  tok->vocab.kinds[id] != SL_TOK_KIND_BYTE && !sl_special_is_hidden(&tok->vocab, (uint32_t)id);
+    return is_own ? (sl_tok_text){bytes.data + 1, bytes.size - 1} : bytes;
+}
+
 bool sl_tok_is_control(const sl_tok *tok, int32_t id)
 {
     return has_id(tok, id) && sl_special_is_hidden(&tok->vocab, (uint32_t)id);
@@ -351,6 +360,11 @@ bool sl_tok_is_end(const sl_tok *tok, int32_t id)
 int32_t sl_tok_bos(const sl_tok *tok)
 {
     return tok->add_bos ? tok->bos_id : -1;
+}
+
+int32_t sl_tok_bos_id(const sl_tok *tok)
+{
+    return tok->bos_id;
 }
 
 int32_t sl_tok_eos(const sl_tok *tok)

@@ -64,7 +64,8 @@ sl_status sl_ids_push(sl_ids *list, int32_t id, sl_budget *budget, sl_err *err) 
 sl_status sl_tok_encode(sl_tok *tok, const char *text, size_t size, bool special, sl_ids *out, uint64_t *n_dropped,
                         sl_err *err) SL_CHECK;
 /* The same for a text that goes on behind another one, not behind a control token: no space of the tokenizer's own is
- * put in front (sl_tok_source.add_space_prefix). */
+ * put in front (sl_tok_source.add_space_prefix). Behind control tokens in the text a space that stands there is taken
+ * for that one, as by Mistral's own tokenizer and Hugging Face's newer ones. */
 sl_status sl_tok_encode_more(sl_tok *tok, const char *text, size_t size, bool special, sl_ids *out,
                              uint64_t *n_dropped, sl_err *err) SL_CHECK;
 
@@ -73,10 +74,13 @@ size_t sl_tok_n_tokens(const sl_tok *tok);
 sl_tok_text sl_tok_bytes(const sl_tok *tok, int32_t id, bool special);
 /* The space in front of a token that begins a text - behind nothing or a control token - is the tokenizer's own. */
 bool sl_tok_adds_space(const sl_tok *tok);
+/* sl_tok_bytes of a token behind another (-1: none), without a space that is the tokenizer's own. */
+sl_tok_text sl_tok_bytes_behind(const sl_tok *tok, int32_t before, int32_t id, bool special);
 bool sl_tok_is_control(const sl_tok *tok, int32_t id);
 int32_t sl_tok_find(const sl_tok *tok, const char *text); /* id of a token by its spelling; -1 */
 bool sl_tok_is_end(const sl_tok *tok, int32_t id);        /* generation stops at it: EOS, EOT, <|im_end|> ... */
 int32_t sl_tok_bos(const sl_tok *tok);                    /* -1: none or not to be added */
+int32_t sl_tok_bos_id(const sl_tok *tok);                 /* -1: none */
 int32_t sl_tok_eos(const sl_tok *tok);
 
 /* Streaming: holds back the bytes of an unfinished UTF-8 character. */
