@@ -17,7 +17,9 @@
 #include "base/hash.h"
 #include "common/effort.h"
 #include "common/prompts.h"
+#include "common/prophet.h"
 #include "common/tiny_run.h"
+#include "decode/model_drafter.h"
 
 enum {
     MOST_PROMPT = 4300,
@@ -81,10 +83,32 @@ static bool is_end(void *arg, int32_t id)
 }
 
 typedef struct way {
+    const char *name;
     size_t drafts;
-    const sl_drafter *drafter; /* NULL: the session's n-gram drafter */
-    bool tree;
+    const sl_drafter *drafter; /* NULL: those of the session's that follow */
+    bool ngram, self, model, tree;
 } way;
+
+static const way plain_way = {.name = "none"};
+
+/* A model that drafts for itself: mostly right. */
+static sl_model_drafter *make_model_drafter(tiny_run *run, sl_pool *pool, size_t most)
+{
+    sl_err err = {SL_OK, ""};
+    sl_model_drafter *drafter = NULL;
+    const sl_model_drafter_options options = {
+        .weights = run->weights,
+        .kernels = &run->kernels,
+        .pool = pool,
+        .budget = &run->budget,
+        .dir = "/var/tmp",
+        .max_tokens = most,
+        .window_tokens = 256,
+    };
+    if (sl_model_drafter_create(&options, &drafter, &err) != SL_OK)
+        fail_msg("%s", err.text);
+    return drafter;
+}
 
 static sl_status note_after(void *arg, uint64_t position, const float *logits, sl_err *err)
 {
@@ -106,8 +130,14 @@ static void run_case(tiny_run *run, const text_case *c, const way *w, answer *ou
     if (sl_pool_create(ways.threads, &run->budget, &pool, &err) != SL_OK)
         fail_msg("%s", err.text);
     sl_session_options options = tiny_session_options(run, c->type, &ways, most, pool);
+    sl_model_drafter *model = w->model ? make_model_drafter(run, pool, most) : NULL;
+    const sl_drafter model_drafter = model ? sl_model_drafter_drafter(model) : (sl_drafter){.name = NULL};
     options.talks = true;
     options.trees = w->tree;
+    options.ngram = w->ngram;
+    options.hot_tokens = w->self ? 128 : 0;
+    options.drafters = &model_drafter;
+    options.n_drafters = w->model ? 1 : 0;
     if (sl_session_create(&options, &session, &err) != SL_OK)
         fail_msg("%s", err.text);
     *out = (answer){.c = c, .kernels = &run->kernels, .n_vocab = run->weights->hp.n_vocab};
@@ -117,6 +147,7 @@ static void run_case(tiny_run *run, const text_case *c, const way *w, answer *ou
         .n_context = c->n_context ? c->n_context : most,
         .max_drafts = w->drafts,
         .may_branch = w->tree,
+        .draft_auto = w->ngram && w->self && w->model,
         .drafter = w->drafter,
         .is_end = is_end,
         .drawn = note_drawn,
@@ -134,156 +165,68 @@ static void run_case(tiny_run *run, const text_case *c, const way *w, answer *ou
         assert_int_equal(out->n_stored, sl_kv_tokens(sl_session_kv(session), layer));
     if (sl_session_feed(session, after, N_AFTER, &watch, &err) != SL_OK)
         fail_msg("%s", err.text);
-    tiny_session_end(session, pool);
+    sl_session_destroy(session);
+    sl_model_drafter_destroy(model);
+    sl_pool_destroy(pool);
 }
 
 static void expect_same(const answer *want, const answer *got, const way *w)
 {
     const text_case *c = want->c;
-    const char *name = w->drafter ? w->drafter->name : "n-gram";
     for (size_t i = 0; i < want->n && i < got->n; i++)
         if (want->ids[i] != got->ids[i] || want->logits[i] != got->logits[i] ||
             memcmp(&want->logprobs[i], &got->logprobs[i], sizeof(float)) != 0)
             fail_msg("prompt of %zu, temp %g, %zu drafts by %s (%s): token %zu is %d with logprob %.9g, expected %d "
                      "with %.9g",
-                     c->n_prompt, (double)c->sampling.temp, w->drafts, name, w->tree ? "tree" : "chain", i, got->ids[i],
-                     (double)got->logprobs[i], want->ids[i], (double)want->logprobs[i]);
+                     c->n_prompt, (double)c->sampling.temp, w->drafts, w->name, w->tree ? "tree" : "chain", i,
+                     got->ids[i], (double)got->logprobs[i], want->ids[i], (double)want->logprobs[i]);
     if (want->n != got->n || want->n_told != got->n_told || want->finish != got->finish ||
         want->n_history != got->n_history || want->n_stored != got->n_stored || want->after != got->after)
         fail_msg("prompt of %zu, temp %g, %zu drafts by %s (%s): %zu drawn, %zu told, finish %d, %zu in the text, %zu "
                  "stored; expected %zu, %zu, %d, %zu, %zu; what follows %s",
-                 c->n_prompt, (double)c->sampling.temp, w->drafts, name, w->tree ? "tree" : "chain", got->n,
+                 c->n_prompt, (double)c->sampling.temp, w->drafts, w->name, w->tree ? "tree" : "chain", got->n,
                  got->n_told, (int)got->finish, got->n_history, got->n_stored, want->n, want->n_told, (int)want->finish,
                  want->n_history, want->n_stored, want->after == got->after ? "agrees" : "differs");
 }
 
-/* --------------------------------------------------------------------------------------------------------- drafters */
+/* ------------------------------------------------------------------------------------------------------------- ways */
 
-typedef struct prophet {
-    const answer *truth;
-    size_t n_prompt, n_vocab;
-    uint64_t random;
-} prophet;
+enum { N_DRAFTERS = 8 };
 
-static uint64_t next_random(prophet *p)
-{
-    p->random = p->random * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-    return p->random >> 33;
-}
-
-/* What plain decoding draws `ahead` tokens from here; behind its end, anything. */
-static int32_t truth_at(const prophet *p, const sl_draft_ask *ask, size_t ahead)
-{
-    const size_t at = ask->n - p->n_prompt + ahead;
-    return at < p->truth->n ? p->truth->ids[at] : 65;
-}
-
-static int32_t second_at(const prophet *p, const sl_draft_ask *ask, size_t ahead)
-{
-    const size_t at = ask->n - p->n_prompt + ahead;
-    return at < p->truth->n ? p->truth->second[at] : 66;
-}
-
-static size_t most_of(const sl_draft_ask *ask)
-{
-    return ask->max_nodes < ask->max_depth ? ask->max_nodes : ask->max_depth;
-}
-
-/* A chain of what is drawn; with branches, beside each node, before or behind it, the runner-up and a node below it. */
-static sl_status foretell(void *self, const sl_draft_ask *ask, sl_draft_tree *tree, sl_err *err)
-{
-    (void)err;
-    prophet *p = self;
-    int32_t parent = SL_DRAFT_ROOT;
-    for (size_t i = 0; i < ask->max_depth && tree->n < ask->max_nodes; i++) {
-        const bool branches = ask->may_branch && tree->n + 3 <= ask->max_nodes && i + 1 < ask->max_depth;
-        const bool before = branches && next_random(p) % 2;
-        int32_t node = (int32_t)tree->n + (before ? 2 : 0);
-        for (int half = 0; half < 2; half++) {
-            if ((half == 1) == before)
-                sl_draft_tree_add(tree, truth_at(p, ask, i), parent, 0.9f);
-            else if (branches) {
-                sl_draft_tree_add(tree, second_at(p, ask, i), parent, 0.1f);
-                sl_draft_tree_add(tree, truth_at(p, ask, i + 1), (int32_t)tree->n - 1, 0.5f);
-            }
-        }
-        parent = node;
-    }
-    return SL_OK;
-}
-
-static sl_status mislead(void *self, const sl_draft_ask *ask, sl_draft_tree *tree, sl_err *err)
-{
-    (void)err;
-    for (size_t i = 0; i < most_of(ask); i++)
-        sl_draft_tree_add(tree, truth_at(self, ask, i) ^ 1, (int32_t)i - 1, 1.0f);
-    return SL_OK;
-}
-
-/* What would almost be drawn: the truth with the runner-up in one place, and the truth again behind it. And it uses the
- * burst's sampler for texts that never come true. */
-static sl_status tempt(void *self, const sl_draft_ask *ask, sl_draft_tree *tree, sl_err *err)
-{
-    (void)err;
-    prophet *p = self;
-    static int32_t dream[MOST_PROMPT + 2 * MOST_DRAWN];
-    static float logits[1024];
-    const size_t most = most_of(ask), wrong = most > 0 ? next_random(p) % most : 0;
-    memcpy(dream, ask->history, ask->n * sizeof *dream);
-    for (size_t i = 0; i < most; i++) {
-        const bool is_wrong = i == wrong || next_random(p) % 16 == 0;
-        dream[ask->n + i] = is_wrong ? second_at(p, ask, i) : truth_at(p, ask, i);
-        sl_draft_tree_add(tree, dream[ask->n + i], (int32_t)i - 1, 0.8f);
-        if (ask->sampler && next_random(p) % 4 == 0)
-            (void)sl_sampler_draw(ask->sampler, logits, dream, ask->n + i + 1);
-    }
-    return SL_OK;
-}
-
-/* Ids that do not exist, siblings that are twins, parents anywhere. */
-static sl_status rave(void *self, const sl_draft_ask *ask, sl_draft_tree *tree, sl_err *err)
-{
-    (void)err;
-    prophet *p = self;
-    const size_t n = next_random(p) % (ask->max_nodes + 1);
-    size_t depths[SL_MAX_DRAFTS] = {0};
-    for (size_t i = 0; i < n; i++) {
-        int32_t parent = ask->may_branch ? (int32_t)(next_random(p) % (i + 1)) - 1 : (int32_t)i - 1;
-        while (parent >= 0 && depths[parent] + 1 >= ask->max_depth)
-            parent = ask->may_branch ? parent - 1 : SL_DRAFT_ROOT;
-        depths[i] = parent < 0 ? 0 : depths[parent] + 1;
-        if (!ask->may_branch && i >= ask->max_depth)
-            break;
-        const uint64_t kind = next_random(p) % 8;
-        int32_t id = kind < 5 ? truth_at(p, ask, depths[i]) : (int32_t)(next_random(p) % p->n_vocab);
-        if (next_random(p) % 64 == 0)
-            id = kind % 2 ? -1 : (int32_t)p->n_vocab;
-        sl_draft_tree_add(tree, id, parent, (float)(kind % 5) / 4.0f);
-    }
-    return SL_OK;
-}
-
-enum { N_DRAFTERS = 5 }; /* the first is the n-gram drafter of the session */
-
+/* The session's own, as they are asked for and all of them with the choice between them; and prophets. */
 static const struct {
-    const char *name;
+    way way;
     sl_status (*propose)(void *self, const sl_draft_ask *ask, sl_draft_tree *tree, sl_err *err);
 } drafters[N_DRAFTERS] = {
-    {"n-gram", NULL}, {"right", foretell}, {"wrong", mislead}, {"tempting", tempt}, {"mad", rave}};
+    {{.name = "n-gram", .ngram = true}, NULL},
+    {{.name = "right"}, prophet_foretell},
+    {{.name = "self", .self = true}, NULL},
+    {{.name = "wrong"}, prophet_mislead},
+    {{.name = "tempting"}, prophet_tempt},
+    {{.name = "model", .model = true}, NULL},
+    {{.name = "mad"}, prophet_rave},
+    {{.name = "auto", .ngram = true, .self = true, .model = true}, NULL},
+};
 
 /* Way k of all: drafters x numbers of drafts x chain or tree. */
 enum { N_WAYS = N_DRAFTERS * N_DRAFTS * 2 };
+
+static size_t n_accepted[N_DRAFTERS]; /* by way, of all answers */
 
 static void compare_way(tiny_run *run, const answer *plain, size_t k)
 {
     static answer got;
     const text_case *c = plain->c;
-    prophet p = {plain, c->n_prompt, run->weights->hp.n_vocab, 1 + 977 * k + c->n_prompt};
+    prophet p = {plain->ids, plain->second, plain->n, c->n_prompt, run->weights->hp.n_vocab, 1 + 977 * k + c->n_prompt};
     const size_t kind = k % N_DRAFTERS;
-    const sl_drafter drafter = {drafters[kind].name, drafters[kind].propose, NULL, &p};
-    const way w = {draft_counts[k / N_DRAFTERS % N_DRAFTS], kind ? &drafter : NULL, k / N_DRAFTERS / N_DRAFTS % 2 > 0};
+    way w = drafters[kind].way;
+    const sl_drafter drafter = {w.name, drafters[kind].propose, NULL, &p};
+    w.drafts = draft_counts[k / N_DRAFTERS % N_DRAFTS];
+    w.tree = k / N_DRAFTERS / N_DRAFTS % 2 > 0;
+    w.drafter = drafter.propose ? &drafter : NULL;
     run_case(run, c, &w, &got);
     expect_same(plain, &got, &w);
+    n_accepted[kind] += got.result.n_accepted;
 }
 
 /* ------------------------------------------------------------------------------------------------------------ cases */
@@ -343,12 +286,10 @@ static void every_prompt_is_answered_as_by_plain_decoding(void **unused)
     tiny_run run;
     open_model(&run);
     const size_t n = n_prompts(), n_ways = is_thorough() ? N_WAYS : 9;
-    size_t n_accepted = 0;
     for (size_t i = 0; i < n; i++) {
         static int32_t prompt[PROMPT_BYTES];
         static char text[PROMPT_BYTES];
         static answer plain;
-        const way none = {0, NULL, false};
         const text_case c = {
             .prompt = prompt,
             .n_prompt = spell(text, prompt_make(i * PROMPTS / n, text), prompt),
@@ -357,13 +298,14 @@ static void every_prompt_is_answered_as_by_plain_decoding(void **unused)
             .type = i % 3 == 2 ? SL_KV_TYPE_F16 : SL_KV_TYPE_Q8_0,
             .end_id = -1,
         };
-        run_case(&run, &c, &none, &plain);
+        run_case(&run, &c, &plain_way, &plain);
         assert_int_equal(SL_FINISH_LENGTH, plain.finish);
         for (size_t k = 0; k < n_ways; k++)
-            compare_way(&run, &plain, is_thorough() ? k : (i * 31 + k * 8) % N_WAYS);
-        n_accepted += plain.n;
+            compare_way(&run, &plain, is_thorough() ? k : (i * 31 + k * 45) % N_WAYS);
     }
-    assert_true(n_accepted > 50 * n);
+    for (size_t kind = 0; kind < N_DRAFTERS; kind++)
+        if ((n_accepted[kind] > 0) != (strcmp(drafters[kind].way.name, "wrong") != 0))
+            fail_msg("%s: %zu drafts were accepted", drafters[kind].way.name, n_accepted[kind]);
     tiny_run_close(&run);
 }
 
@@ -381,7 +323,6 @@ static void bursts_cross_every_edge(void **unused)
     const size_t n_lengths = EFFORT_IS_SMALL ? 8 : sizeof lengths / sizeof *lengths;
     for (size_t i = 0; i < n_lengths; i++) {
         static answer plain;
-        const way none = {0, NULL, false};
         const text_case c = {
             .prompt = prompt,
             .n_prompt = lengths[i],
@@ -390,10 +331,10 @@ static void bursts_cross_every_edge(void **unused)
             .type = i % 2 ? SL_KV_TYPE_F16 : SL_KV_TYPE_Q8_0,
             .end_id = -1,
         };
-        run_case(&run, &c, &none, &plain);
+        run_case(&run, &c, &plain_way, &plain);
         const size_t n_ways = is_thorough() ? N_WAYS : lengths[i] > 4000 ? 3 : 10;
         for (size_t k = 0; k < n_ways; k++)
-            compare_way(&run, &plain, is_thorough() ? k : 5 * (1 + i + k) % N_WAYS + k % N_DRAFTERS);
+            compare_way(&run, &plain, is_thorough() ? k : (i * 13 + k * 53) % N_WAYS);
     }
     tiny_run_close(&run);
 }
@@ -410,7 +351,6 @@ static void texts_end_inside_a_burst(void **unused)
     size_t n_reasons[4] = {0};
     for (size_t i = 0; i < n; i++) {
         static answer plain;
-        const way none = {0, NULL, false};
         text_case c = {
             .prompt = prompt,
             .n_prompt = spell(text, prompt_make(i, text), prompt),
@@ -419,7 +359,7 @@ static void texts_end_inside_a_burst(void **unused)
             .type = SL_KV_TYPE_Q8_0,
             .end_id = -1,
         };
-        run_case(&run, &c, &none, &plain);
+        run_case(&run, &c, &plain_way, &plain);
         const size_t at = 1 + i * 7 % 66;
         if (i % 4 == 0)
             c.n_predict = at;
@@ -429,10 +369,10 @@ static void texts_end_inside_a_burst(void **unused)
             c.stop_after = at;
         else
             c.end_id = plain.ids[at];
-        run_case(&run, &c, &none, &plain);
+        run_case(&run, &c, &plain_way, &plain);
         n_reasons[plain.finish]++;
         for (size_t k = 0; k < (is_thorough() ? N_WAYS : 8); k++)
-            compare_way(&run, &plain, is_thorough() ? k : (i * 5 + k * 9 + 1) % N_WAYS);
+            compare_way(&run, &plain, is_thorough() ? k : (i * 17 + k * 39) % N_WAYS);
     }
     for (int reason = 0; reason < 4; reason++)
         assert_true(n_reasons[reason] > 0);
