@@ -235,7 +235,8 @@ sl_status sl_context_feed(sl_context *context, const int32_t *ids, size_t n,
 
 /* With `keep`: reads n more tokens into the file, committing as it goes, and finishes it; n may be 0. What was fed and
  * drawn before becomes part of the file by the first commit here: until then, whatever happens, the file opened again
- * holds what it held, and after that what was committed. After this a context can only be destroyed. */
+ * holds what it held, and after that what was committed. SL_CANCELLED: of the n tokens those that whole windows had
+ * stored are committed before it returns. After this a context can only be destroyed. */
 sl_status sl_context_keep(sl_context *context, const int32_t *ids, size_t n,
                           void (*progress)(void *arg, size_t done_tokens, size_t total_tokens), void *arg,
                           sl_err *err);

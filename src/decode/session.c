@@ -335,7 +335,7 @@ static sl_status commit_if_due(sl_session *s, size_t n_rows, size_t n_all, sl_er
 static void keep_before_end(sl_session *s)
 {
     sl_err why;
-    if (!s->keeping || s->keep_all == 0 || s->n_stored <= s->n_committed)
+    if (!s->keeping || s->keep_all == 0 || s->n_stored <= s->n_committed || s->n_stored <= s->keep_from)
         return;
     const sl_status ended = sl_kv_pass_end(s->kv, NULL);
     (void)ended; /* SL_USAGE where it had ended */
@@ -397,6 +397,7 @@ sl_status sl_session_keep(sl_session *s, const int32_t *ids, size_t n, const sl_
     s->committed_at_s = s->window_at_s = sl_kv_seconds();
     /* What earlier feeds and answers left comes in by one commit: of it, no part may stand alone. */
     s->keep_all = n > 0 ? s->n_history + n : 0;
+    s->keep_from = s->n_history;
     sl_status status = sl_session_feed(s, ids, n, watch, err);
     /* What an earlier feed stored, and nothing came behind. */
     if (status == SL_OK && s->n_stored > s->n_committed)

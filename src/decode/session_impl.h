@@ -33,6 +33,7 @@ struct sl_session {
     double rate; /* tokens a second of the last window; 0: unknown */
     double window_at_s, committed_at_s;
     size_t n_committed, keep_all;
+    size_t keep_from; /* of the tokens that a keep under way began behind */
     size_t feed_done, feed_total, window_rows;
     uint32_t layers_done;
 };
