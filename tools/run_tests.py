@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs test programs and counts single tests.
 
-  tools/run_tests.py BUILD [FOLDER|FOLDER/PROGRAM...]
+  tools/run_tests.py BUILD [FOLDER|FOLDER/PROGRAM|-FOLDER/PROGRAM...]        with -: not that one
 
 Programs: every BUILD/tests/<folder>/test_*, and the scripts tests/<folder>/run_*.py of lint, golden and cli. Two ways to
 report are read: cmocka's "[       OK ] name" lines, and "PASS name", "FAIL name: why", "SKIP name: why".
@@ -59,7 +59,7 @@ def count(text):
 
 
 def commands(build, folders):
-    """(name, argv) of each program, in the order of FOLDERS."""
+    """(name, argv) of each program, in their order."""
     for folder in folders:
         if "/" in folder:
             yield folder, [str(Path(build, "tests", folder))]
@@ -154,13 +154,18 @@ def main():
     if len(sys.argv) < 2:
         sys.exit(__doc__)
     build = sys.argv[1]
-    folders = sys.argv[2:] or FOLDERS
-    for folder in folders:
+    left_out = {word[1:] for word in sys.argv[2:] if word.startswith("-")}
+    folders = [word for word in sys.argv[2:] if not word.startswith("-")] or FOLDERS
+    for folder in [*folders, *left_out]:
         if folder.split("/")[0] not in FOLDERS:
             sys.exit(f"run_tests: unknown folder {folder!r}: {' '.join(FOLDERS)}")
     total = {"passed": 0, "failed": 0, "skipped": 0}
     # The last folders hold the long ones: begun first, they leave no processor without work at the end.
     programs = list(commands(build, sorted(folders, key=lambda f: -FOLDERS.index(f.split("/")[0]))))
+    unknown = left_out - {name for name, _ in programs}
+    if unknown:
+        sys.exit(f"run_tests: nothing of that name to leave out: {' '.join(sorted(unknown))}")
+    programs = [program for program in programs if program[0] not in left_out]
     for result in results(programs, Running()):
         found = judge(*result)
         for word in total:

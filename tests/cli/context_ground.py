@@ -29,8 +29,8 @@ class Ground:
         draw = random.Random(5)
         text = " ".join(draw.choice(WORDS) for _ in range(3600)).encode()
         self.doc, self.more = self.folder / "doc.txt", self.folder / "more.txt"
-        self.doc.write_bytes(text[:5200])
-        self.more.write_bytes(text[5200:9000])
+        self.doc.write_bytes(text[:4700])
+        self.more.write_bytes(text[5200:8500])
 
     def argv(self, *argv):
         return [self.program, *map(str, argv)]

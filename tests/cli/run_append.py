@@ -44,6 +44,7 @@ class Ground:
         self.model.write_bytes(Tiny(wide=True).bytes())
         draw = random.Random(7)
         self.text = "".join(draw.choice("aeiou lmnrs.") for _ in range(9000))
+        self.made = {}  # books by length and options: each is made once
 
     def argv(self, *argv):
         return [self.program, *map(str, argv)]
@@ -60,8 +61,11 @@ class Ground:
         doc, out = self.folder / "doc.txt", self.folder / name
         doc.write_text(self.text[:n_tokens])
         out.unlink(missing_ok=True)
-        self.run(self.argv("prefill", "-m", self.model, "-f", doc, "-o", out, "--kv", "f16", "--ram", "64M",
-                           "--allow-ram-dir", *extra))
+        kept = self.made.setdefault((n_tokens, *extra), self.folder / f"made-{len(self.made)}.kv")
+        if not kept.exists():
+            self.run(self.argv("prefill", "-m", self.model, "-f", doc, "-o", kept, "--kv", "f16", "--ram", "64M",
+                               "--allow-ram-dir", *extra))
+        shutil.copyfile(kept, out)
         return out
 
     def ask(self, book, question, *extra, n=N_PREDICT, ram="64M"):

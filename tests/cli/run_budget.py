@@ -21,7 +21,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 from kernel_ways import has_io_uring  # noqa: E402
 
-TEXT_BYTES = 6500  # about 1,400 tokens of the licence
+TEXT_BYTES = 5200  # more than a part of tokens of the licence
 LICENCE = Path("/usr/share/common-licenses/GPL-3")
 failed = 0
 

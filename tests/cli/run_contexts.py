@@ -123,16 +123,20 @@ def refusals(ground):
 
 
 def extension(ground, draw, n_kills):
-    book, both = ground.folder / "book.kv", ground.folder / "both.kv"
-    ground.run(ground.prefill(both, ground.doc, ground.more))
-    grown = ground.folder / "grown.kv"
+    """Over the end of a segment."""
+    book, both, grown = (ground.folder / name for name in ("short.kv", "both.kv", "grown.kv"))
+    doc, more = ground.folder / "short.txt", ground.folder / "rest.txt"
+    doc.write_bytes(ground.doc.read_bytes()[:3000])
+    more.write_bytes(ground.more.read_bytes()[:1900])
+    ground.run(ground.prefill(book, doc))
+    ground.run(ground.prefill(both, doc, more))
     grown.write_bytes(book.read_bytes())
-    done = json.loads(ground.run(ground.prefill(grown, ground.doc, ground.more)).stdout)
+    done = json.loads(ground.run(ground.prefill(grown, doc, more)).stdout)
     problems = [] if digest(grown) == digest(both) else ["the extended file differs from one made of both texts"]
     if not 0 < done["tokens_kept"] < done["tokens"]:
         problems.append(f"kept {done['tokens_kept']} of {done['tokens']}")
     report("one more text extends a context", problems)
-    kills(ground, draw, n_kills, "kill -9 while a context is extended", book, (ground.doc, ground.more))
+    kills(ground, draw, n_kills, "kill -9 while a context is extended", book, (doc, more))
 
 
 def bytes_written(ground):
@@ -150,6 +154,9 @@ def bytes_written(ground):
 def sources(ground):
     """Files however they are named give the same bytes; a folder is walked in byte order of names."""
     problems = []
+    doc, more = ground.folder / "one.txt", ground.folder / "two.txt"
+    doc.write_bytes(ground.doc.read_bytes()[:700])
+    more.write_bytes(ground.more.read_bytes()[:500])
     out = {name: ground.folder / f"source-{name}.kv" for name in "words options mixed stdin header folder parts".split()}
     shelf = ground.folder / "shelf"
     (shelf / "b").mkdir(parents=True)
@@ -160,11 +167,11 @@ def sources(ground):
     (shelf / "gone.txt").symlink_to(shelf / "nowhere")
     (shelf / "round").symlink_to(shelf)
     order = [shelf / name for name in ("Z.txt", "a.txt", "b/10.txt", "b/2.txt", "link.txt")]
-    ground.run(ground.prefill(out["words"], ground.doc, ground.more, order[0]))
-    ground.run(ground.prefill(out["options"], ground.doc, extra=("-f", ground.more, "--file", order[0])))
-    ground.run(ground.prefill(out["mixed"], ground.doc, ground.more, extra=("-f", order[0])))
-    done = subprocess.run(ground.prefill(out["stdin"], ground.doc, "-", order[0]), capture_output=True,
-                          input=ground.more.read_bytes())
+    ground.run(ground.prefill(out["words"], doc, more, order[0]))
+    ground.run(ground.prefill(out["options"], doc, extra=("-f", more, "--file", order[0])))
+    ground.run(ground.prefill(out["mixed"], doc, more, extra=("-f", order[0])))
+    done = subprocess.run(ground.prefill(out["stdin"], doc, "-", order[0]), capture_output=True,
+                          input=more.read_bytes())
     if done.returncode:
         problems.append(done.stderr.decode())
     if len({digest(out[name]) for name in ("words", "options", "mixed", "stdin")}) != 1:
@@ -198,8 +205,8 @@ def sources(ground):
     empty, bad = ground.folder / "empty.txt", ground.folder / "bad.txt"
     empty.write_bytes(b"")
     bad.write_bytes(b"good until \xff here")
-    ground.run(ground.prefill(out["mixed"], empty, ground.doc, empty, ground.more, order[0])) # nothing changes it
-    done = ground.run(ground.prefill(out["mixed"], ground.doc, bad), code=1)
+    ground.run(ground.prefill(out["mixed"], empty, doc, empty, more, order[0])) # nothing changes it
+    done = ground.run(ground.prefill(out["mixed"], doc, bad), code=1)
     if not re.search(rb"bad.txt: the document is not UTF-8: byte 0xff at offset 11", done.stderr):
         problems.append(done.stderr.decode())
     ground.run(ground.prefill(ground.folder / "nothing.kv", empty), code=2)
@@ -213,17 +220,18 @@ def sources(ground):
 
 def room(ground):
     problems = []
-    path = ground.folder / "room.kv"
-    done = ground.run(ground.prefill(path, ground.doc, extra=("--max-disk", "1M")), code=3)
+    path, doc = ground.folder / "room.kv", ground.folder / "room.txt"
+    doc.write_bytes(ground.doc.read_bytes()[:3000])
+    done = ground.run(ground.prefill(path, doc, extra=("--max-disk", "1M")), code=3)
     if not re.search(rb"room.kv.* take .*--max-disk allows 1.00 MiB", done.stderr) or path.exists():
         problems.append(done.stderr.decode())
-    told = json.loads(ground.run(ground.prefill(path, ground.doc, extra=("--drive-tb", "300"))).stdout)
+    told = json.loads(ground.run(ground.prefill(path, doc, extra=("--drive-tb", "300"))).stdout)
     if abs(told["drive_writes"] * 300e12 / told["bytes_written"] - 1) > 1e-6:
         problems.append(str(told))
     if not 0.97 < told["estimated_bytes"] / told["bytes_written"] < 1.03:
         problems.append(f"{told['bytes_written']} bytes were written, {told['estimated_bytes']} foretold")
     path.unlink()
-    ground.run(ground.prefill(path, ground.doc, extra=("--max-disk", told["disk_bytes"] - 1)), code=3)
+    ground.run(ground.prefill(path, doc, extra=("--max-disk", told["disk_bytes"] - 1)), code=3)
     if path.exists():
         problems.append("a file was made that could not be finished")
     most = told["disk_bytes"]
@@ -237,8 +245,8 @@ def room(ground):
     # at every moment, by whatever way: at once, by small commits, a part and then the rest
     less = ground.folder / "less.txt"
     less.write_bytes(ground.doc.read_bytes()[:2000])
-    for name, files, commit, limit in (("at once", [ground.doc], 4096, most), ("by commits", [ground.doc], 64, most),
-                                       ("a part", [less], 64, most), ("the rest", [less, ground.doc], 64, 2 * most)):
+    for name, files, commit, limit in (("at once", [doc], 4096, most), ("by commits", [doc], 64, most),
+                                       ("a part", [less], 64, most), ("the rest", [less, doc], 64, 2 * most)):
         if name != "the rest":
             path.unlink(missing_ok=True)
         seen, done = watched(ground.prefill(path, *files, commit=commit, extra=("--max-disk", limit)), path)

@@ -9,7 +9,7 @@ command: it keeps all that was committed, computes the rest and nothing else, an
 one go. The killed process had written no more than the tokens that are committed, those of one commit's distance behind
 them, and its commits (write_bytes of /proc/PID/io): so much at most is computed twice.
 Some begin with nothing, most with a file that another kill has left; those go on from kill to kill. SLUICE_TEST_KILLS kills
-(default 100; a fifth as many of the demo model); SLUICE_TEST_SEED repeats them. Prints PASS or FAIL for each case.
+(default 40; a fifth as many of the demo model, twenty at least); SLUICE_TEST_SEED repeats them. Prints PASS or FAIL for each case.
 """
 import hashlib
 import json
@@ -196,7 +196,7 @@ def thin():
 
 def main():
     seed = int(os.environ.get("SLUICE_TEST_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 32)
-    n_kills = int(os.environ.get("SLUICE_TEST_KILLS", "100"))
+    n_kills = int(os.environ.get("SLUICE_TEST_KILLS", "40"))
     print(f"seed {seed}")
     draw, program = random.Random(seed), str(Path(sys.argv[1]).resolve() / "sluice")
     with tempfile.TemporaryDirectory(dir=os.environ.get("SLUICE_TEST_DIR", "/var/tmp")) as name:
@@ -214,7 +214,8 @@ def main():
             print("SKIP kill -9 during a prefill of the demo model: SLUICE_DEMO_MODEL names no file")
             return failed > 0
         doc.write_text((Path(__file__).parents[2] / "README.md").read_text()[:1200])
-        kills("kill -9 during a prefill of the demo model", Crash(program, folder / "demo", demo, doc, 64, []), draw, n_kills // 5)
+        crash = Crash(program, folder / "demo", demo, doc, 64, [])
+        kills("kill -9 during a prefill of the demo model", crash, draw, max(20, n_kills // 5))
     return failed > 0
 
 

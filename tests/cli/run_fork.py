@@ -47,6 +47,8 @@ def equal(ground, book, n_all):
         fork.unlink(missing_ok=True)
         plain.unlink(missing_ok=True)
         part.write_bytes(text[:size])
+        if size == len(text):
+            plain.write_bytes(book.read_bytes())
         n = json.loads(ground.run(ground.prefill(plain, part)).stdout)["tokens"]
         at = [] if n == n_all else ["--at", n]
         told = json.loads(ground.run(ground.argv("fork", book, fork, *at, "--json")).stdout)

@@ -67,7 +67,7 @@ def points(program, folder, disk):
     model, doc, plain, book = folder / "model.gguf", folder / "doc.txt", folder / "plain.kv", disk / "book.kv"
     model.write_bytes(Tiny(wide=True).bytes())
     draw = random.Random(5)
-    doc.write_text(" ".join(draw.choice(WORDS) for _ in range(2600)))
+    doc.write_text(" ".join(draw.choice(WORDS) for _ in range(1250)))
 
     def argv(out):
         return [program, "prefill", "-m", model, "-f", doc, "-o", out, "--kv", "f16", "--commit-tokens", "256",

@@ -36,12 +36,14 @@ CASES = [  # name, programs (bodies, or by name), last line, exit code
     ("what measures time runs by itself", [BUSY + OK, {"test_queue": "[ ! -e \"$0.mark\" ] || exit 1\n" + OK},
                                            {"test_ioprobe": "[ ! -e \"$0.mark\" ] || exit 1\n" + OK}],
      "3 passed, 0 failed, 0 skipped", 0),
+    ("what is left out is not run", [OK, BAD], "1 passed, 0 failed, 0 skipped", 0, "-unit/test_1"),
+    ("a name that leaves out nothing is refused", [OK], "", 1, "-unit/test_1"),
 ]
 
 
 def main():
     failed = 0
-    for name, programs, last_line, code in CASES:
+    for name, programs, last_line, code, *words in CASES:
         with tempfile.TemporaryDirectory() as build:
             folder = Path(build, "tests", "unit")
             folder.mkdir(parents=True)
@@ -50,7 +52,7 @@ def main():
                 program, body = folder / named[0], named[1]
                 program.write_text("#!/bin/sh\n" + body)
                 program.chmod(0o755)
-            done = subprocess.run([sys.executable, "tools/run_tests.py", build, "unit"], capture_output=True, text=True,
+            done = subprocess.run([sys.executable, "tools/run_tests.py", build, "unit", *words], capture_output=True, text=True,
                                   env=dict(os.environ, SLUICE_TEST_TIMEOUT="2", SLUICE_TEST_JOBS="2"))
         found = done.stdout.rstrip("\n").split("\n")[-1]
         if (found, done.returncode) == (last_line, code):
