@@ -98,6 +98,8 @@ static sl_status write_prompt(const chat_talk *t, const char *message, size_t si
         .stored = true,
         .stored_ids = sl_context_ids(t->context),
         .n_stored = sl_context_n_tokens(t->context),
+        .system = t->system,
+        .system_size = t->system ? strlen(t->system) : 0,
     };
     return sl_engine_prompt(t->engine, &prompt, out, err);
 }

@@ -13,6 +13,7 @@ typedef struct chat_talk {
     sl_store *store;     /* borrowed; NULL: it started empty */
     sl_context *context; /* owned */
     const char *path;    /* of the store */
+    const char *system;  /* the message that it begins with; NULL: the template's own, or the file's */
     sl_draw_options draw;
     const cli_draft *draft; /* borrowed */
     uint64_t read_rate;     /* the cap; 0: none */

@@ -192,6 +192,7 @@ sl_status cli_open(cli *c, const cli_engine_options *options, sl_engine **out, s
         .vocab_only = options->vocab_only,
         .plan_only = options->plan_only,
         .draft_model_path = options->draft_model,
+        .chat_template = options->chat_template,
         .trace_path = options->trace,
         .log = log_line,
         .progress = count_bytes,
@@ -232,6 +233,17 @@ size_t cli_model_options(cli_machine *m, sl_arg *out)
          .metavar = "MODEL.gguf", .group = "Input", .help = "model file (GGUF)"},
     };
     return cli_put_options(out, options, CLI_MODEL_OPTIONS);
+}
+
+size_t cli_template_options(cli_machine *m, const char **system, sl_arg *out)
+{
+    const sl_arg options[CLI_TEMPLATE_OPTIONS] = {
+        {.name = "system", .kind = SL_ARG_KIND_STRING, .out = system, .allow_empty = true, .metavar = "TEXT",
+         .help = "the system message that a conversation begins with", .default_text = "the template's own"},
+        {.name = "chat-template", .kind = SL_ARG_KIND_STRING, .out = &m->engine.chat_template, .metavar = "NAME",
+         .help = "a template known here in place of the model file's; a wrong name lists them"},
+    };
+    return cli_put_options(out, options, CLI_TEMPLATE_OPTIONS);
 }
 
 size_t cli_compute_options(cli_machine *m, sl_arg *out)

@@ -18,6 +18,7 @@ typedef struct cli {
 typedef struct cli_engine_options {
     const char *model, *trace;
     const char *draft_model; /* NULL: none */
+    const char *chat_template; /* a family's name; NULL: the file's */
     int64_t ram_bytes, threads;
     bool vocab_only, plan_only; /* set by the subcommand */
 } cli_engine_options;
@@ -40,13 +41,16 @@ enum {
     CLI_COMPUTE_OPTIONS = 5,
     CLI_IO_OPTIONS = 6,
     CLI_LONG_OPTIONS = 2,
-    CLI_OUTPUT_OPTIONS = 2
+    CLI_OUTPUT_OPTIONS = 2,
+    CLI_TEMPLATE_OPTIONS = 2
 };
 size_t cli_model_options(cli_machine *m, sl_arg *out);   /* model */
 size_t cli_compute_options(cli_machine *m, sl_arg *out); /* ram, kv, threads, window, ring; m->kv becomes "not given" */
 size_t cli_io_options(cli_machine *m, sl_arg *out); /* kv-dir, allow-ram-dir, io, io-probe, read-rate, trace */
 size_t cli_long_options(cli_machine *m, sl_arg *out);    /* rope-scale, force-context */
 size_t cli_output_options(cli_machine *m, sl_arg *out);  /* json, verbose */
+/* system, chat-template: without a heading, to stand beside a subcommand's --chat */
+size_t cli_template_options(cli_machine *m, const char **system, sl_arg *out);
 size_t cli_put_options(sl_arg *out, const sl_arg *options, size_t n); /* a subcommand's own ones: copies, returns n */
 
 enum {

@@ -9,7 +9,7 @@
 
 typedef struct chat_options {
     cli_machine machine;
-    const char *store;
+    const char *store, *system;
     cli_draw draw;
     cli_draft draft;
     int64_t n_predict, room;
@@ -53,6 +53,7 @@ static size_t fill_options(chat_options *o, sl_arg *out)
     };
     size_t n = cli_model_options(&o->machine, out);
     n += cli_put_options(out + n, first, FIRST_OPTIONS);
+    n += cli_template_options(&o->machine, &o->system, out + n);
     n += cli_put_options(out + n, own, OWN_OPTIONS);
     n += cli_draw_options(&o->draw, out + n);
     n += cli_draft_options(&o->draft, out + n);
@@ -65,7 +66,8 @@ static size_t fill_options(chat_options *o, sl_arg *out)
 static bool parse(chat_options *o, int argc, char **argv, int *exit_code, sl_err *err)
 {
     *o = (chat_options){.n_predict = 512};
-    sl_arg options[FIRST_OPTIONS + OWN_OPTIONS + CLI_DRAW_OPTIONS + CLI_DRAFT_OPTIONS + CLI_MACHINE_OPTIONS];
+    sl_arg options[FIRST_OPTIONS + CLI_TEMPLATE_OPTIONS + OWN_OPTIONS + CLI_DRAW_OPTIONS + CLI_DRAFT_OPTIONS +
+                   CLI_MACHINE_OPTIONS];
     const sl_args_table table = {
         .usage = "sluice chat -m MODEL.gguf [-c BOOK.kv] [options]",
         .about = "Holds a conversation in the model's chat template. Ctrl-C stops an answer, /help tells the commands. "
@@ -277,6 +279,7 @@ static sl_status start(chat_state *s, sl_err *err)
         .engine = s->engine,
         .store = s->store,
         .path = s->o.store,
+        .system = s->o.system,
         .draft = &s->o.draft,
         .draw = {.predict_tokens = (size_t)s->o.n_predict},
         .text_out = out,

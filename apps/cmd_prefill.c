@@ -9,7 +9,7 @@ enum { FIRST_OPTIONS = 5, OWN_OPTIONS = 4 };
 
 typedef struct prefill_options {
     cli_machine machine;
-    const char *output;
+    const char *output, *system;
     sl_arg_list files;
     cli_texts texts;
     bool chat, file_header, replace;
@@ -55,6 +55,7 @@ static size_t fill_options(prefill_options *o, sl_arg *out)
     };
     size_t n = cli_model_options(&o->machine, out);
     n += cli_put_options(out + n, first, FIRST_OPTIONS);
+    n += cli_template_options(&o->machine, &o->system, out + n);
     n += cli_put_options(out + n, own, OWN_OPTIONS);
     n += cli_compute_options(&o->machine, out + n);
     n += cli_io_options(&o->machine, out + n);
@@ -65,7 +66,7 @@ static size_t fill_options(prefill_options *o, sl_arg *out)
 static bool parse(prefill_options *o, int argc, char **argv, int *exit_code, sl_err *err)
 {
     memset(o, 0, sizeof *o);
-    sl_arg options[FIRST_OPTIONS + OWN_OPTIONS + CLI_MACHINE_OPTIONS];
+    sl_arg options[FIRST_OPTIONS + CLI_TEMPLATE_OPTIONS + OWN_OPTIONS + CLI_MACHINE_OPTIONS];
     const sl_args_table table = {
         .usage = "sluice prefill -m MODEL.gguf -f DOC.txt [-f DOC.txt...] -o BOOK.kv [options]",
         .about = "Reads texts into a context file, in the order given; of a folder, the files under it in byte order "
@@ -130,7 +131,9 @@ static sl_status read_text(prefill_state *p, const char *path, bool is_first, sl
     if (status == SL_OK && p->o.file_header)
         status = put_header(path, &text, &size, err);
     if (status == SL_OK && size > 0) {
+        const char *system = is_first ? p->o.system : NULL;
         const sl_prompt prompt = {.document = text, .document_size = size, .chat = is_first && p->o.chat,
+                                  .system = system, .system_size = system ? strlen(system) : 0,
                                   .stored = !is_first, .open = true};
         status = sl_engine_prompt(p->engine, &prompt, &p->text, &why);
         if (status != SL_OK)

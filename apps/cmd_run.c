@@ -4,18 +4,24 @@
 
 #include "run.h"
 
-enum { OWN_OPTIONS = 6, ALL_OWN_OPTIONS = OWN_OPTIONS + CLI_DRAW_OPTIONS + CLI_DRAFT_OPTIONS };
+enum {
+    TEXT_OPTIONS = 3,
+    OWN_OPTIONS = 3,
+    ALL_OWN_OPTIONS = TEXT_OPTIONS + CLI_TEMPLATE_OPTIONS + OWN_OPTIONS + CLI_DRAW_OPTIONS + CLI_DRAFT_OPTIONS
+};
 
 static size_t fill_options(run_options *o, sl_arg *out)
 {
     sl_arg all[ALL_OWN_OPTIONS];
-    const sl_arg own[OWN_OPTIONS] = {
+    const sl_arg text[TEXT_OPTIONS] = {
         {.name = "context", .letter = 'c', .kind = SL_ARG_KIND_STRING, .out = &o->store, .metavar = "BOOK.kv",
          .help = "a context file in place of the document (sluice prefill); stays as it is without --append"},
         {.name = "prompt", .letter = 'p', .kind = SL_ARG_KIND_STRING, .out = &o->question, .allow_empty = true,
          .metavar = "TEXT", .help = "the question; stands after the document and a blank line"},
         {.name = "chat", .kind = SL_ARG_KIND_FLAG, .out = &o->chat,
          .help = "one user message in the model's chat template"},
+    };
+    const sl_arg own[OWN_OPTIONS] = {
         {.name = "append", .kind = SL_ARG_KIND_FLAG, .out = &o->append,
          .help = "question and answer become part of the context file; Ctrl-C keeps what was answered"},
         {.name = "predict", .letter = 'n', .kind = SL_ARG_KIND_INT, .out = &o->n_predict, .min = 0, .max = 1 << 24,
@@ -23,7 +29,9 @@ static size_t fill_options(run_options *o, sl_arg *out)
         {.name = "logprobs", .kind = SL_ARG_KIND_INT, .out = &o->logprobs, .given = &o->has_logprobs, .min = 0,
          .max = SL_LOGPROBS_MAX, .help = "log-probability of each token and of the N best, by the raw logits"},
     };
-    size_t n = cli_put_options(all, own, OWN_OPTIONS);
+    size_t n = cli_put_options(all, text, TEXT_OPTIONS);
+    n += cli_template_options(&o->machine, &o->system, all + n);
+    n += cli_put_options(all + n, own, OWN_OPTIONS);
     n += cli_draw_options(&o->draw, all + n);
     n += cli_draft_options(&o->draft, all + n);
     return cli_machine_table(&o->machine, all, n, out);
@@ -90,6 +98,8 @@ static sl_status read_prompt(run_state *r, sl_err *err)
         .question = r->o.question,
         .question_size = r->o.question ? strlen(r->o.question) : 0,
         .chat = r->o.chat,
+        .system = r->o.system,
+        .system_size = r->o.system ? strlen(r->o.system) : 0,
         .stored = r->store != NULL,
         .stored_ids = stored.ids,
         .n_stored = (size_t)stored.n_tokens,

@@ -10,7 +10,7 @@
 
 typedef struct run_options {
     cli_machine machine;
-    const char *question, *store;
+    const char *question, *store, *system;
     cli_draw draw;
     cli_draft draft;
     int64_t n_predict, logprobs;

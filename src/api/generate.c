@@ -13,6 +13,7 @@ typedef struct emitter {
     sl_stops *stops;
     char text[SL_STOPS_BYTES + 1024]; /* what is held back, and the whole characters of the token at hand */
     size_t n_text;
+    int32_t before; /* the token in front of the next one; -1: none */
     bool is_stopped; /* by a stop string: the text before it is in `text`, the rest is gone */
     bool is_cancelled;
     int32_t best[SL_LOGPROBS_MAX];
@@ -65,7 +66,8 @@ static bool is_end(void *arg, int32_t id)
 static bool emit_token(void *arg, int32_t id)
 {
     emitter *e = arg;
-    const sl_tok_text bytes = sl_tok_bytes(e->context->engine->tok, id, false);
+    const sl_tok_text bytes = sl_tok_bytes_behind(e->context->engine->tok, e->before, id, false);
+    e->before = id;
     enum { STEP = 256 }; /* an invalid byte becomes three: three times this and what is held fits e->text */
     size_t at = 0;
     do {
@@ -219,7 +221,8 @@ static sl_status check_options(const sl_context *context, const sl_draw_options 
 
 sl_status sl_context_generate(sl_context *context, const sl_draw_options *options, sl_draw_result *out, sl_err *err)
 {
-    emitter e = {.context = context, .options = options};
+    const size_t n = sl_context_n_tokens(context);
+    emitter e = {.context = context, .options = options, .before = n > 0 ? sl_context_ids(context)[n - 1] : -1};
     sl_status status = sl_context_expect(context, 1 << SL_CONTEXT_STATE_FED, "generate", err);
     if (status == SL_OK)
         status = check_options(context, options, err);
