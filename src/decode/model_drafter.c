@@ -167,9 +167,8 @@ static sl_status take_text(sl_model_drafter *d, const int32_t *history, size_t n
     memcpy(d->text + d->n_text, history + d->n_text, (n - d->n_text) * sizeof *history);
     d->n_text = n;
     size_t keep = same < n - 1 ? same : n - 1;
-    /* No room for the drafts, or so much is new that the last half of a window is less. */
-    if (n + depth > d->base + window || keep < d->base || n - keep > window / 2) {
-        d->base = n > window / 2 ? n - window / 2 : 0;
+    if (n + depth > d->base + window || keep < d->base) {
+        d->base = n + depth > window ? n - window / 2 : 0;
         keep = d->base;
     }
     d->n_known = keep;
