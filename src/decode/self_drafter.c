@@ -7,11 +7,6 @@
 #include "attn/hot_attend.h"
 #include "decode/sampler.h"
 
-enum {
-    N_BUCKETS = 10, /* of probability, for what came of the guesses */
-    PRIOR = 8       /* guesses that the prior estimate of a bucket is worth */
-};
-
 /* One step of the chain. */
 typedef struct step {
     int32_t id, second; /* what is drawn; the best of the others */
@@ -28,9 +23,8 @@ struct sl_self {
     /* [max_tokens + 1 + max_depth] the text and what is drafted behind it; the first n_known are the history's */
     int32_t *text;
     size_t n_known;
-    step *steps; /* [max_depth] of the last proposal, */
-    size_t n_steps, steps_at; /* which began behind so many tokens */
-    size_t hits[N_BUCKETS], tries[N_BUCKETS];
+    step *steps; /* [max_depth] of the proposal */
+    size_t n_steps;
     /* own tile groups: the text's unfilled one, then the draft's */
     size_t n_groups, own_bytes;
     uint8_t *own;         /* [n_layers] n_groups each, at own_off */
@@ -245,31 +239,11 @@ sl_status sl_self_follow(sl_self *self, const int32_t *ids, size_t n, size_t n_h
     return status;
 }
 
-static size_t bucket_of(float p)
+/* That a guess of softmax probability p is drawn: half way from p to one. The likeliest token of both models is the same
+ * far more often than either is sure of it (bench_drafts: 0.93 at a mean p of 0.66). Who chooses rows learns the rest. */
+static float estimate(float p)
 {
-    const size_t bucket = (size_t)(p * (float)N_BUCKETS);
-    return bucket < N_BUCKETS ? bucket : N_BUCKETS - 1;
-}
-
-/* What came of the last proposal: how often a guess of that probability is what is drawn. */
-static void learn(sl_self *self, const sl_draft_ask *ask)
-{
-    bool agrees = self->steps_at <= ask->n;
-    for (size_t i = 0; agrees && i < self->n_steps && self->steps_at + i < ask->n; i++) {
-        const size_t bucket = bucket_of(self->steps[i].p);
-        agrees = ask->history[self->steps_at + i] == self->steps[i].id;
-        self->tries[bucket]++;
-        self->hits[bucket] += agrees;
-    }
-    self->n_steps = 0;
-}
-
-/* That a guess of softmax probability p is drawn: before anything is known, half way from p to one. The likeliest token
- * of both models is the same far more often than either is sure of it. */
-static float estimate(const sl_self *self, float p)
-{
-    const size_t bucket = bucket_of(p);
-    return ((float)self->hits[bucket] + PRIOR * (0.5f + 0.5f * p)) / ((float)self->tries[bucket] + PRIOR);
+    return 0.5f + 0.5f * p;
 }
 
 static float softmax(const sl_kernels *kernels, const sl_logprobs *logprobs, int32_t id)
@@ -318,7 +292,7 @@ static sl_status draw_steps(sl_self *self, const sl_draft_ask *ask, size_t depth
 static void add_nodes(const sl_self *self, const sl_draft_ask *ask, sl_draft_tree *tree)
 {
     for (size_t i = 0; i < self->n_steps; i++)
-        sl_draft_tree_add(tree, self->steps[i].id, (int32_t)i - 1, estimate(self, self->steps[i].p));
+        sl_draft_tree_add(tree, self->steps[i].id, (int32_t)i - 1, estimate(self->steps[i].p));
     float below = INFINITY;
     while (ask->may_branch && tree->n < ask->max_nodes) {
         float best = 0.0f, best_p = 0.0f, met = 1.0f;
@@ -345,13 +319,12 @@ static sl_status propose(void *arg, const sl_draft_ask *ask, sl_draft_tree *tree
     sl_self *self = arg;
     size_t depth = ask->max_depth < ask->max_nodes ? ask->max_depth : ask->max_nodes;
     depth = depth < self->options.max_depth ? depth : self->options.max_depth;
-    learn(self, ask);
+    self->n_steps = 0;
     if (ask->n == 0 || ask->n > self->options.max_tokens + 1 || depth == 0 || !start_draft(self, ask->n))
         return SL_OK;
     self->n_known = self->n_known < ask->n ? self->n_known : ask->n;
     memcpy(self->text + self->n_known, ask->history + self->n_known, (ask->n - self->n_known) * sizeof *self->text);
     self->n_known = ask->n;
-    self->steps_at = ask->n;
     sl_status status = draw_steps(self, ask, depth, err);
     if (status == SL_OK)
         add_nodes(self, ask, tree);
@@ -363,7 +336,6 @@ static void settled(void *arg, const int32_t *history, size_t n)
     (void)history;
     sl_self *self = arg;
     self->n_known = self->n_known < n ? self->n_known : n;
-    self->n_steps = 0;
     sl_hot_settle(self->hot, n);
 }
 
