@@ -230,7 +230,7 @@ size_t cli_model_options(cli_machine *m, sl_arg *out)
 {
     const sl_arg options[CLI_MODEL_OPTIONS] = {
         {.name = "model", .letter = 'm', .kind = SL_ARG_KIND_STRING, .out = &m->engine.model, .required = true,
-         .metavar = "MODEL.gguf", .group = "Input", .help = "model file (GGUF)"},
+         .metavar = "MODEL.gguf", .group = "Input", .help = "model file (GGUF; of a split one the first)"},
     };
     return cli_put_options(out, options, CLI_MODEL_OPTIONS);
 }

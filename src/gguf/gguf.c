@@ -80,7 +80,7 @@ static sl_status load(sl_gguf *gguf, sl_err *err)
     return status;
 }
 
-sl_status sl_gguf_open(const char *path, sl_budget *budget, sl_gguf **out, sl_err *err)
+sl_status sl_gguf_open_one(const char *path, sl_budget *budget, sl_gguf **out, sl_err *err)
 {
     sl_gguf *gguf = NULL;
     *out = NULL;
@@ -93,6 +93,18 @@ sl_status sl_gguf_open(const char *path, sl_budget *budget, sl_gguf **out, sl_er
         *out = gguf;
     else
         sl_gguf_close(gguf);
+    return status;
+}
+
+sl_status sl_gguf_open(const char *path, sl_budget *budget, sl_gguf **out, sl_err *err)
+{
+    sl_status status = sl_gguf_open_one(path, budget, out, err);
+    if (status == SL_OK)
+        status = sl_gguf_split_open(*out, err);
+    if (status != SL_OK) {
+        sl_gguf_close(*out);
+        *out = NULL;
+    }
     return status;
 }
 
@@ -118,6 +130,9 @@ void sl_gguf_close(sl_gguf *gguf)
     if (!gguf)
         return;
     sl_budget *budget = gguf->budget;
+    for (size_t i = 0; i < gguf->n_parts; i++)
+        sl_gguf_close(gguf->parts[i]);
+    sl_mem_free(budget, gguf->parts);
     sl_input_close(gguf->input);
     sl_mem_free(budget, gguf->value_index.slots);
     sl_mem_free(budget, gguf->tensor_index.slots);
@@ -140,7 +155,10 @@ const char *sl_gguf_path(const sl_gguf *gguf)
 
 uint64_t sl_gguf_file_bytes(const sl_gguf *gguf)
 {
-    return gguf->file_bytes;
+    uint64_t bytes = gguf->file_bytes;
+    for (size_t i = 0; i < gguf->n_parts; i++)
+        bytes += gguf->parts[i]->file_bytes;
+    return bytes;
 }
 
 size_t sl_gguf_n_values(const sl_gguf *gguf)
@@ -331,5 +349,6 @@ sl_status sl_gguf_read(const sl_gguf *gguf, const sl_gguf_tensor *tensor, uint64
         return sl_err_set(err, SL_FAILED, "%s: tensor '%s': %zu bytes at %" PRIu64 " asked for, it has %" PRIu64,
                           gguf->label, sl_gguf_show(shown, tensor->name.data, tensor->name.size), bytes, off,
                           tensor->bytes);
-    return sl_gguf_fetch(gguf, out, bytes, tensor->file_off + off, err);
+    const sl_gguf *file = tensor->part == 0 ? gguf : gguf->parts[tensor->part - 1];
+    return sl_gguf_fetch(file, out, bytes, tensor->file_off + off, err);
 }

@@ -1,6 +1,6 @@
 /* GGUF model files, versions 2 and 3 (format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md).
  *
- * Owns: the open file, its metadata and tensor directory in memory. Refuses: whatever could make a reader over-read,
+ * Owns: the open file, the others of a split model (NAME-00001-of-0000N.gguf), metadata and tensor directory in memory. Refuses: whatever could make a reader over-read,
  * over-allocate or wrap, before any allocation that the file's own size does not justify. Tensor data are read on
  * demand, never mapped. Thread rule: an open file may be read from any thread; open and close by one. */
 #ifndef SL_GGUF_H
@@ -41,10 +41,12 @@ typedef struct sl_gguf_tensor {
     uint32_t n_dims;   /* 1..4 */
     uint64_t dims[4];  /* dims[0] = elements of a row; absent ones are 1 */
     uint64_t file_off; /* of the first byte, from the start of the file */
+    uint32_t part;     /* of a split model: which file, 0 the first */
     uint64_t bytes;    /* 0 when the type is unknown to this program; the sum over all is at most the file's size */
 } sl_gguf_tensor;
 
-/* Errors: SL_FAILED (cannot read), SL_DAMAGED (not a GGUF, cut, inconsistent), each naming path and field. */
+/* path: of a split model the first file; the others lie beside it. Errors: SL_FAILED (cannot read), SL_DAMAGED (not a
+ * GGUF, cut, inconsistent), SL_USAGE (a later file of a split model), each naming path and field. */
 sl_status sl_gguf_open(const char *path, sl_budget *budget, sl_gguf **out, sl_err *err) SL_CHECK;
 /* The same from a file's image, borrowed until sl_gguf_close; its path is "(memory)". */
 sl_status sl_gguf_open_memory(const void *image, size_t bytes, sl_budget *budget, sl_gguf **out, sl_err *err) SL_CHECK;
@@ -53,7 +55,7 @@ void sl_gguf_close(sl_gguf *gguf);
 /* Pointers that these return are borrowed until sl_gguf_close. */
 uint32_t sl_gguf_version(const sl_gguf *gguf);
 const char *sl_gguf_path(const sl_gguf *gguf);
-uint64_t sl_gguf_file_bytes(const sl_gguf *gguf);
+uint64_t sl_gguf_file_bytes(const sl_gguf *gguf); /* of all its files */
 size_t sl_gguf_n_values(const sl_gguf *gguf);
 const sl_gguf_value *sl_gguf_value_at(const sl_gguf *gguf, size_t i);
 size_t sl_gguf_n_tensors(const sl_gguf *gguf);

@@ -39,8 +39,7 @@ const void *sl_gguf_index_find(const sl_gguf_index *index, const void *items, si
     return found != 0 ? name_of(items, item_bytes, found - 1u) : NULL;
 }
 
-/* Enters item i; false: its name is taken. */
-static bool index_add(sl_gguf_index *index, const void *items, size_t item_bytes, size_t i)
+bool sl_gguf_index_add(sl_gguf_index *index, const void *items, size_t item_bytes, size_t i)
 {
     const sl_gguf_string *name = name_of(items, item_bytes, i);
     size_t slot = slot_of(index, items, item_bytes, name->data, name->size);
@@ -50,7 +49,7 @@ static bool index_add(sl_gguf_index *index, const void *items, size_t item_bytes
     return true;
 }
 
-static sl_status index_create(const sl_gguf *gguf, uint64_t n_items, sl_gguf_index *index, sl_err *err)
+sl_status sl_gguf_index_create(const sl_gguf *gguf, uint64_t n_items, sl_gguf_index *index, sl_err *err)
 {
     index->n_slots = 4;
     while (index->n_slots < 2 * n_items)
@@ -141,7 +140,7 @@ static sl_status parse_values(sl_gguf *gguf, sl_span *span, sl_err *err)
         status = check_bools(gguf, value, err);
         if (status != SL_OK)
             return status;
-        if (!index_add(&gguf->value_index, gguf->values, sizeof *gguf->values, i))
+        if (!sl_gguf_index_add(&gguf->value_index, gguf->values, sizeof *gguf->values, i))
             return sl_gguf_damaged(gguf, err, "key '%s' at offset %zu appears twice",
                                    sl_gguf_show(shown, value->key.data, value->key.size), at);
     }
@@ -245,7 +244,7 @@ static sl_status parse_tensors(sl_gguf *gguf, sl_span *span, sl_err *err)
             status = place_tensor(gguf, tensor, name, err);
         if (status != SL_OK)
             return status;
-        if (!index_add(&gguf->tensor_index, gguf->tensors, sizeof *gguf->tensors, i))
+        if (!sl_gguf_index_add(&gguf->tensor_index, gguf->tensors, sizeof *gguf->tensors, i))
             return sl_gguf_damaged(gguf, err, "tensor '%s' at offset %zu appears twice", name, at);
     }
     return SL_OK;
@@ -291,9 +290,9 @@ sl_status sl_gguf_parse(sl_gguf *gguf, sl_err *err)
         status = sl_mem_new(gguf->budget, (size_t)gguf->n_tensors, sizeof *gguf->tensors, "tensor directory",
                             &gguf->tensors, err);
     if (status == SL_OK)
-        status = index_create(gguf, gguf->n_values, &gguf->value_index, err);
+        status = sl_gguf_index_create(gguf, gguf->n_values, &gguf->value_index, err);
     if (status == SL_OK)
-        status = index_create(gguf, gguf->n_tensors, &gguf->tensor_index, err);
+        status = sl_gguf_index_create(gguf, gguf->n_tensors, &gguf->tensor_index, err);
     sl_span span = sl_span_of(gguf->meta, gguf->meta_bytes);
     (void)sl_span_take(&span, 24); /* the header */
     if (status == SL_OK)

@@ -36,6 +36,8 @@ struct sl_gguf {
     sl_gguf_value *values;
     sl_gguf_tensor *tensors;
     sl_gguf_index value_index, tensor_index;
+    sl_gguf **parts; /* [n_parts] the other files of a split model, in order; tensors then holds those of all */
+    size_t n_parts;
 };
 
 /* gguf_scan.c: sets version, n_values, n_tensors, meta_bytes. */
@@ -52,6 +54,15 @@ const char *sl_gguf_show(char buf[SL_GGUF_NAME_BYTES], const void *name, size_t 
 /* Bytes of a scalar; 0 for strings, arrays and unknown numbers. */
 size_t sl_gguf_type_bytes(uint32_t type);
 
+/* gguf_split.c: opens the other files of a split model and takes their tensors in; nothing for a whole one. Refuses a
+ * part that is not the first, that is missing, or that belongs to another model. */
+sl_status sl_gguf_split_open(sl_gguf *gguf, sl_err *err) SL_CHECK;
+/* gguf.c: one file, whatever it says of others. */
+sl_status sl_gguf_open_one(const char *path, sl_budget *budget, sl_gguf **out, sl_err *err) SL_CHECK;
+
+sl_status sl_gguf_index_create(const sl_gguf *gguf, uint64_t n_items, sl_gguf_index *index, sl_err *err) SL_CHECK;
+/* Enters item i; false: its name is taken. */
+bool sl_gguf_index_add(sl_gguf_index *index, const void *items, size_t item_bytes, size_t i);
 /* Item of a table whose items begin with their name; the index's owner keeps it in step. */
 const void *sl_gguf_index_find(const sl_gguf_index *index, const void *items, size_t item_bytes, const char *name,
                                size_t name_bytes);
