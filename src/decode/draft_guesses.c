@@ -192,6 +192,7 @@ static void count(const sl_guess *node, size_t counts[SL_MAX_DRAFTERS][SL_DRAFT_
 static int32_t judge(const sl_guesses *g, int32_t first, size_t depth, int32_t id)
 {
     unsigned asked = 0, right = 0;
+    float chances[SL_MAX_DRAFTERS] = {0.0f};
     int32_t found = NONE;
     for (int32_t at = first; at != NONE; at = g->nodes[at].next) {
         const sl_guess *node = &g->nodes[at];
@@ -199,11 +200,13 @@ static int32_t judge(const sl_guesses *g, int32_t first, size_t depth, int32_t i
         asked |= node->drafters;
         right |= is_hit ? node->drafters : 0;
         found = is_hit ? at : found;
+        for (size_t d = 0; d < SL_MAX_DRAFTERS; d++)
+            chances[d] += node->drafters >> d & 1 ? node->chance : 0.0f;
         sl_draft_plan_judge_node(g->plan, node->drafter, node->p, is_hit);
     }
     for (size_t d = 0; d < SL_MAX_DRAFTERS; d++)
         if (asked >> d & 1)
-            sl_draft_plan_judge_depth(g->plan, d, depth, right >> d & 1);
+            sl_draft_plan_judge_depth(g->plan, d, depth, chances[d], right >> d & 1);
     return found;
 }
 

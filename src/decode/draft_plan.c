@@ -3,16 +3,20 @@
 #include <math.h>
 
 enum {
-    MEMORY = 48,      /* outcomes after which older ones count half */
-    FORGOTTEN = 128,  /* bursts after which a pass's seconds are not believed any more */
-    ASKED_AGAIN = 64, /* bursts after which a drafter that did not pay gets another chance */
-    FIRST_ROWS = 8,   /* of the first burst, at most */
-    FIRST_ASKED = 3,  /* times that a drafter is asked without looking at what it costs */
-    GROWTH = 4        /* a pass has at most so many times the rows of the largest one so far */
+    MEMORY = 24,          /* outcomes that a rate remembers, older ones fading */
+    MEMORY_OF_FIRST = 12, /* at the first depth: bursts in a row that come to nothing are to be noticed soon */
+    FORGOTTEN = 96,       /* bursts after which a pass's seconds are believed less */
+    ASKED_AGAIN = 64,     /* bursts after which a drafter that did not pay gets another chance */
+    FIRST_ROWS = 8,       /* of the first burst, at most */
+    FIRST_ASKED = 3,      /* times that a drafter is asked without looking at what it costs */
+    ODD_PASSES = 2,       /* in a row, after which nothing is believed */
+    GROWTH = 4            /* a pass has at most so many times the rows of the largest one so far */
 };
 
 static const float weight_of_p = 4.0f;      /* outcomes that an estimate is worth */
-static const float weight_of_all = 4.0f;    /* outcomes that the mean over all depths is worth */
+static const float weight_of_all = 4.0f;    /* outcomes that the mean over all depths is worth, to begin with */
+static const float change = 0.02f;          /* odds, before a burst, that the text has become another */
+static const double odd_ratio = 1.5;        /* of a pass's seconds to what they were */
 static const double new_share = 0.3;        /* of a new measurement in a mean */
 static const double least_slope = 0.0003;   /* of a pass of one row: what another row costs at least */
 static const double worth_asking = 1.02;    /* gain from which a costly drafter is asked */
@@ -23,18 +27,17 @@ static void blend(double *mean, double value)
     *mean += (*mean > 0.0 ? new_share : 1.0) * (value - *mean);
 }
 
-static void note(sl_draft_rate *rate, bool is_hit)
+static void note(sl_draft_rate *rate, int memory, bool is_hit)
 {
     rate->hits += is_hit ? 1.0f : 0.0f;
     rate->trials += 1.0f;
-    if (rate->trials > (float)MEMORY) {
-        rate->hits *= 0.5f;
-        rate->trials *= 0.5f;
+    if (rate->trials > (float)memory) {
+        rate->hits *= (float)memory / rate->trials;
+        rate->trials = (float)memory;
     }
 }
 
-/* ------------------------------------------------------------------------------------------------- what was measured
- */
+/* ------------------------------------------------------------------------------------------------ what was measured */
 
 void sl_draft_plan_drafted(sl_draft_plan *plan, size_t drafter, size_t n_nodes, double seconds)
 {
@@ -63,6 +66,11 @@ void sl_draft_plan_passed(sl_draft_plan *plan, size_t n_rows, double seconds)
 {
     size_t i = point_of(n_rows);
     sl_draft_point *point = &plan->points[i];
+    const double ratio = is_known(plan, i) ? seconds / point->seconds : 1.0;
+    plan->n_odd = ratio > odd_ratio || ratio * odd_ratio < 1.0 ? plan->n_odd + 1 : 0;
+    if (plan->n_odd == ODD_PASSES) /* another machine than it was: what is known of other row counts is nothing */
+        for (size_t k = 0; k < SL_DRAFT_POINTS; k++)
+            plan->points[k] = (sl_draft_point){0};
     if (!is_known(plan, i))
         *point = (sl_draft_point){0};
     blend(&point->rows, (double)n_rows);
@@ -88,19 +96,23 @@ static size_t bin_of(float p)
 void sl_draft_plan_judge_node(sl_draft_plan *plan, size_t drafter, float p, bool is_hit)
 {
     if (p > 0.0f)
-        note(&plan->skills[drafter].by_p[bin_of(p)], is_hit);
+        note(&plan->skills[drafter].by_p[bin_of(p)], MEMORY, is_hit);
 }
 
-void sl_draft_plan_judge_depth(sl_draft_plan *plan, size_t drafter, size_t depth, bool is_hit)
+void sl_draft_plan_judge_depth(sl_draft_plan *plan, size_t drafter, size_t depth, float chance, bool is_hit)
 {
-    note(&plan->skills[drafter].by_depth[depth < SL_DRAFT_DEPTHS ? depth : SL_DRAFT_DEPTHS - 1], is_hit);
+    sl_draft_skill *skill = &plan->skills[drafter];
+    if (depth == 0)
+        skill->bad_luck =
+            is_hit ? 0.0f : (skill->bad_luck > 0.0f ? skill->bad_luck : 1.0f) * fmaxf(1.0f - chance, 1e-3f);
+    sl_draft_rate *rate = &skill->by_depth[depth < SL_DRAFT_DEPTHS ? depth : SL_DRAFT_DEPTHS - 1];
+    note(rate, depth == 0 ? MEMORY_OF_FIRST : MEMORY, is_hit);
 }
 
 /* --------------------------------------------------------------------------------------------------- what to expect */
 
-float sl_draft_plan_chance(const sl_draft_plan *plan, size_t drafter, size_t depth, float p)
+static float chance_of(const sl_draft_skill *skill, size_t depth, float p)
 {
-    const sl_draft_skill *skill = &plan->skills[drafter];
     if (p > 0.0f) {
         const sl_draft_rate *rate = &skill->by_p[bin_of(p)];
         return (rate->hits + weight_of_p * fminf(p, 1.0f)) / (rate->trials + weight_of_p);
@@ -111,10 +123,20 @@ float sl_draft_plan_chance(const sl_draft_plan *plan, size_t drafter, size_t dep
         all.trials += skill->by_depth[i].trials;
     }
     const sl_draft_rate *rate = &skill->by_depth[depth < SL_DRAFT_DEPTHS ? depth : SL_DRAFT_DEPTHS - 1];
-    return (rate->hits + weight_of_all * all.hits / all.trials) / (rate->trials + weight_of_all);
+    const float weight = fmaxf(0.5f, weight_of_all - 0.5f * rate->trials);
+    return (rate->hits + weight * all.hits / all.trials) / (rate->trials + weight);
 }
 
-/* The known points, where rows rise and seconds do not fall: neighbours that would fall are one, their mean. */
+/* Misses in a row are bad luck, or the text has become another: then nothing that was learned holds. */
+float sl_draft_plan_chance(const sl_draft_plan *plan, size_t drafter, size_t depth, float p)
+{
+    const sl_draft_skill *skill = &plan->skills[drafter];
+    const float chance = chance_of(skill, depth, p);
+    return depth == 0 && skill->bad_luck > 0.0f ? chance * skill->bad_luck / (skill->bad_luck + change) : chance;
+}
+
+/* The known points, where rows rise and seconds do not fall: neighbours that would fall are one, their mean. Behind the
+ * last, what was known once counts half: so it is tried again where that would pay. */
 static size_t rising_points(const sl_draft_plan *plan, sl_draft_point *out)
 {
     size_t n = 0, merged[SL_DRAFT_POINTS];
@@ -129,6 +151,11 @@ static size_t rising_points(const sl_draft_plan *plan, sl_draft_point *out)
             out[n - 2].rows = out[n - 1].rows;
             merged[n - 2] += merged[n - 1];
         }
+    }
+    for (size_t i = 0; i < SL_DRAFT_POINTS && n > 0 && n < SL_DRAFT_POINTS; i++) {
+        const sl_draft_point *old = &plan->points[i], *last = &out[n - 1];
+        if (!is_known(plan, i) && old->rows > last->rows && old->seconds > last->seconds)
+            out[n++] = (sl_draft_point){old->rows, 0.5 * (last->seconds + old->seconds), old->at};
     }
     return n;
 }

@@ -4,7 +4,7 @@
  * for each drafter; those of drawing and accepting a token; how often a draft came true, by drafter and depth, and by
  * the drafter's own estimate. Of all numbers of rows the one with the most expected tokens a second is taken. What is
  * not known yet is thought well of, but tried in small steps: a pass has at most four times the rows of the largest one
- * so far. Old measurements are forgotten, and so made again.
+ * so far. Old measurements are forgotten, and so made again; all of them when passes take another time than they did.
  *
  * Pure: seconds are arguments, so a test's clock does as well. The choice depends on time; what is drawn never does.
  * Owns: nothing but itself. Thread rule: one thread at a time. */
@@ -26,8 +26,9 @@ typedef struct sl_draft_rate {
 typedef struct sl_draft_skill {
     sl_draft_rate by_depth[SL_DRAFT_DEPTHS]; /* one of its nodes there came true, its parent having done so */
     sl_draft_rate by_p[SL_DRAFT_BINS];       /* a node of such an estimate did */
-    double call_s, node_s;                   /* of a proposal; of each of its nodes */
-    size_t n_asked, asked_at;                /* times; the burst of the last one */
+    float bad_luck; /* 0: its last proposal began well; else how likely the misses since then were, by its chances */
+    double call_s, node_s;    /* of a proposal; of each of its nodes */
+    size_t n_asked, asked_at; /* times; the burst of the last one */
 } sl_draft_skill;
 
 typedef struct sl_draft_point {
@@ -38,17 +39,18 @@ typedef struct sl_draft_point {
 typedef struct sl_draft_plan {
     sl_draft_skill skills[SL_MAX_DRAFTERS];
     sl_draft_point points[SL_DRAFT_POINTS];
-    double token_s; /* drawing and accepting a token */
-    size_t n_bursts;
+    double token_s;         /* drawing and accepting a token */
+    size_t n_bursts, n_odd; /* passes in a row whose seconds were unlike what was known of their row count */
 } sl_draft_plan;
 
 /* What was measured. A plan starts as zeros. */
 void sl_draft_plan_drafted(sl_draft_plan *plan, size_t drafter, size_t n_nodes, double seconds);
 void sl_draft_plan_passed(sl_draft_plan *plan, size_t n_rows, double seconds); /* once a burst */
 void sl_draft_plan_drawn(sl_draft_plan *plan, size_t n_tokens, double seconds);
-/* A node whose parent came true, with the drafter's estimate p; whether any of the drafter's nodes at a depth did. */
+/* A node whose parent came true, with the drafter's estimate p; whether any of the drafter's nodes at a depth did,
+ * which by their chances together was so likely. */
 void sl_draft_plan_judge_node(sl_draft_plan *plan, size_t drafter, float p, bool is_hit);
-void sl_draft_plan_judge_depth(sl_draft_plan *plan, size_t drafter, size_t depth, bool is_hit);
+void sl_draft_plan_judge_depth(sl_draft_plan *plan, size_t drafter, size_t depth, float chance, bool is_hit);
 
 /* That a node comes true if its parent does. p: the drafter's estimate, 0: none. */
 float sl_draft_plan_chance(const sl_draft_plan *plan, size_t drafter, size_t depth, float p);
