@@ -101,7 +101,7 @@ static int measure(const char *name, const int32_t *ids, size_t n)
     size_t n_near = 0;
     start = seconds();
     for (int i = 0; i < LOOKUPS; i++)
-        if (sl_suffix_find(suffix, &match))
+        if (sl_suffix_find(suffix, n - 1, &match))
             n_near += sl_suffix_near(suffix, near, NEAR);
     const double find_s = (seconds() - start) / LOOKUPS;
     const size_t cut = n > CUT ? n - CUT : 0;

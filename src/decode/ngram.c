@@ -5,6 +5,8 @@
 enum {
     MOST_PLACES = 64, /* matches that a tree is made of */
     N_LENGTHS = 8,    /* classes of match length: 1, 2, 3, 4.., 6.., 9.., 17.., 33.. tokens */
+    SURE = 8,         /* tokens of a match that a copy is known by, */
+    MOST_BEHIND = 8,  /* and how far behind the text's end it may be */
     MEMORY = 256,     /* outcomes after which older ones count half */
     NOWHERE = -2      /* a parent that nothing has */
 };
@@ -234,6 +236,49 @@ static void add_likeliest(proposal *p)
         branch_out(p, b.from, b.to, (int32_t)node, b.path_p);
 }
 
+/* The place that a copy with changes has reached. */
+static bool find_copy(const proposal *p, sl_suffix_match *out)
+{
+    const int32_t *text = p->ask->history;
+    const size_t n = p->ask->n;
+    for (size_t behind = 1; behind <= MOST_BEHIND && behind + SURE <= n; behind++) {
+        sl_suffix_match match;
+        if (!sl_suffix_find(p->ngram->suffix, n - 1 - behind, &match) || match.length < SURE ||
+            match.end + behind >= n - 1)
+            continue;
+        size_t n_other = 0;
+        for (size_t i = 1; i <= behind; i++)
+            n_other += text[match.end + i] != text[n - 1 - behind + i];
+        *out = (sl_suffix_match){match.end + behind, 2 * n_other < SURE ? SURE - 2 * n_other : 0};
+        return out->length > 0;
+    }
+    return false;
+}
+
+/* The best place first, others behind it; returns how many. */
+static size_t find_places(proposal *p)
+{
+    const sl_suffix *suffix = p->ngram->suffix;
+    sl_suffix_match best = {0, 0}, copy = {0, 0};
+    const bool has_match = sl_suffix_find(suffix, p->ask->n - 1, &best);
+    const bool has_copy = best.length < SURE && find_copy(p, &copy);
+    if (!has_match && !has_copy)
+        return 0;
+    const bool is_copy_best = has_copy && copy.length > best.length;
+    p->places[0] = is_copy_best ? copy : best;
+    size_t n = 1;
+    if (p->ask->may_branch && has_copy && !is_copy_best)
+        p->places[n++] = copy;
+    if (p->ask->may_branch)
+        n += sl_suffix_near(suffix, p->places + n, MOST_PLACES - n);
+    for (size_t i = 1; i < n; i++) /* each once */
+        if (p->places[i].end == p->places[0].end || (has_copy && i > 1 && p->places[i].end == copy.end))
+            p->places[i--] = p->places[--n];
+    p->best_end = p->places[0].end;
+    p->best_length = p->places[0].length;
+    return n;
+}
+
 static sl_status propose(void *self, const sl_draft_ask *ask, sl_draft_tree *tree, sl_err *err)
 {
     (void)err;
@@ -244,15 +289,10 @@ static sl_status propose(void *self, const sl_draft_ask *ask, sl_draft_tree *tre
     ngram->asked_at = ask->n;
     ngram->n_guesses = 0;
     proposal p = {.ngram = ngram, .ask = ask, .tree = tree};
-    if (!sl_suffix_find(ngram->suffix, &p.places[0]) || ask->max_depth == 0)
+    const size_t n_places = ask->n > 0 && ask->max_depth > 0 ? find_places(&p) : 0;
+    if (n_places == 0)
         return SL_OK;
-    size_t n_places = ask->may_branch ? sl_suffix_near(ngram->suffix, p.places + 1, MOST_PLACES - 1) : 0;
-    p.best_end = p.places[0].end;
-    p.best_length = p.places[0].length;
-    for (size_t i = 1; i <= n_places; i++)
-        if (p.places[i].end == p.best_end)
-            p.places[i--] = p.places[n_places--];
-    branch_out(&p, 0, n_places + 1, SL_DRAFT_ROOT, 1.0f);
+    branch_out(&p, 0, n_places, SL_DRAFT_ROOT, 1.0f);
     const size_t most = ask->max_nodes < tree->cap ? ask->max_nodes : tree->cap;
     while (tree->n < most && tree->n < SL_MAX_DRAFTS && p.n_branches > 0)
         add_likeliest(&p);

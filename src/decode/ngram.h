@@ -5,6 +5,10 @@
  * part where these differ; a match weighs half of one that is a token longer. A node's p is how often matches of that
  * length came true lately.
  *
+ * A text that copies another with changes has short matches behind each change. There the place that the copy had
+ * reached counts too, as though other tokens had been replaced one for one: a match of 8 tokens or more, up to 8 tokens
+ * ago, makes one of 6 tokens, less 2 for each further token that differs since.
+ *
  * Owns: the index (suffix.h), what came true. Thread rule: one thread at a time. */
 #ifndef SL_NGRAM_H
 #define SL_NGRAM_H

@@ -460,11 +460,11 @@ static int32_t latest_on(const sl_suffix *s, end_place place, int32_t length)
     return latest;
 }
 
-bool sl_suffix_find(const sl_suffix *s, sl_suffix_match *out)
+bool sl_suffix_find(const sl_suffix *s, size_t end, sl_suffix_match *out)
 {
-    if (s->n_tokens < 2)
+    if (end >= s->n_tokens)
         return false;
-    const end_place own = place_of(s, s->n_tokens - 1);
+    const end_place own = place_of(s, end);
     end_place after = own;
     const int32_t with_after = step_on(s, &after) ? shared_at(s, after) : 0, with_before = shared_at(s, own);
     const int32_t length = with_before > with_after ? with_before : with_after;

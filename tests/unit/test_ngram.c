@@ -171,11 +171,41 @@ static void a_tree_parts_where_matches_differ(void **unused)
     sl_ngram_destroy(ngram);
 }
 
-/* The path to a node, from the root on, is what followed some place that ends with the text's last token. */
+/* Tokens replaced one for one in a copy: it goes on where it was, for a while, unless a longer match knows better. */
+static void a_copy_goes_on_behind_a_change(void **unused)
+{
+    (void)unused;
+    enum { N = 30, AT = 14 };
+    int32_t history[2 * N], want[3];
+    for (int32_t i = 0; i < N; i++)
+        history[i] = history[N + i] = 100 + i;
+    history[N + AT] = 7;
+    history[N + AT + 1] = 8;
+    for (int32_t i = 0; i < 3; i++)
+        want[i] = 100 + AT + 1 + i;
+    sl_ngram *ngram = make(100);
+    expect(ngram, history, N + AT + 1, want, 3);
+    want[0]++, want[1]++, want[2]++;
+    expect(ngram, history, N + AT + 2, want, 3);
+    sl_ngram_destroy(ngram);
+    /* seven tokens are no copy yet */
+    ngram = make(100);
+    for (int32_t i = 0; i < 7; i++)
+        history[N + i] = 110 + i;
+    history[N + 7] = 7;
+    expect(ngram, history, N + 8, NULL, 0);
+    sl_ngram_destroy(ngram);
+}
+
+/* The path to a node, from the root on, is what followed some place that ends with the text's last token, or one that a
+ * copy has reached. */
 static bool is_continuation(const int32_t *history, size_t n, const int32_t *path, size_t depth)
 {
     for (size_t end = 0; end + 1 < n; end++) {
-        size_t i = history[end] == history[n - 1] ? 0 : depth + 1;
+        bool is_there = history[end] == history[n - 1];
+        for (size_t behind = 1; behind <= 8 && behind <= end; behind++)
+            is_there = is_there || history[end - behind] == history[n - 1 - behind];
+        size_t i = is_there ? 0 : depth + 1;
         while (i < depth && (end + 1 + i < n ? history[end + 1 + i] : path[end + 1 + i - n]) == path[i])
             i++;
         if (i == depth)
@@ -248,6 +278,7 @@ int main(void)
         cmocka_unit_test(a_repeating_end_goes_on_repeating), cmocka_unit_test(proposes_nothing_without_a_match),
         cmocka_unit_test(growth_in_steps_changes_nothing),
         cmocka_unit_test(a_rewind_leaves_no_trace),
+        cmocka_unit_test(a_copy_goes_on_behind_a_change),
         cmocka_unit_test(a_tree_parts_where_matches_differ),
         cmocka_unit_test(a_tree_is_made_of_what_was_there),
         cmocka_unit_test(estimates_follow_what_came),
