@@ -291,9 +291,28 @@ size_t cli_io_options(cli_machine *m, sl_arg *out)
 
 size_t cli_long_options(cli_machine *m, sl_arg *out)
 {
+    static const char *const scalings[] = {"model", "none", "linear", "yarn", "llama3", NULL};
+    static const char *const sets[] = {"auto", "short", "long", NULL};
     const sl_arg options[CLI_LONG_OPTIONS] = {
         {.name = "rope-scale", .kind = SL_ARG_KIND_FLOAT, .out = &m->rope_scale, .low = 1, .high = 1e6,
          .group = "Long contexts", .help = "stretch positions by this factor, and the trained context with them"},
+        {.name = "rope-scaling", .kind = SL_ARG_KIND_CHOICE, .out = &m->rope_scaling, .choices = scalings,
+         .metavar = "RULE", .help = "how: none, linear, yarn, llama3; model: as the file says", .default_text = "model"},
+        {.name = "rope-base", .kind = SL_ARG_KIND_FLOAT, .out = &m->rope.base, .low = 1, .high = 1e15,
+         .help = "base of the frequencies of rotary positions", .default_text = "the model's own"},
+        {.name = "rope-set", .kind = SL_ARG_KIND_CHOICE, .out = &m->rope_set, .choices = sets, .metavar = "SET",
+         .help = "factors of LongRoPE: short, long (for more than the original context), auto: by the tokens asked for",
+         .default_text = "auto"},
+        {.name = "yarn-orig-ctx", .kind = SL_ARG_KIND_FLOAT, .out = &m->rope.original, .low = 1, .high = 1e9,
+         .metavar = "TOKENS", .help = "the context before it was stretched", .default_text = "the model's own"},
+        {.name = "yarn-ext-factor", .kind = SL_ARG_KIND_FLOAT, .out = &m->rope.yarn_extrapolate, .low = 1e-6, .high = 1,
+         .help = "share of the unscaled frequencies where YaRN mixes", .default_text = "the model's own"},
+        {.name = "yarn-attn-factor", .kind = SL_ARG_KIND_FLOAT, .out = &m->rope.yarn_magnitude, .low = 1e-3,
+         .high = 1e3, .help = "length of turned queries and keys, beside YaRN's own", .default_text = "the model's own"},
+        {.name = "yarn-beta-fast", .kind = SL_ARG_KIND_FLOAT, .out = &m->rope.yarn_fast, .low = 1e-3, .high = 1e6,
+         .help = "turns from which on YaRN keeps a frequency", .default_text = "the model's own"},
+        {.name = "yarn-beta-slow", .kind = SL_ARG_KIND_FLOAT, .out = &m->rope.yarn_slow, .low = 1e-3, .high = 1e6,
+         .help = "turns up to which YaRN divides it in full", .default_text = "the model's own"},
         {.name = "force-context", .kind = SL_ARG_KIND_FLAG, .out = &m->force_context,
          .help = "go on beyond the trained context"},
     };
@@ -324,6 +343,14 @@ size_t cli_machine_table(cli_machine *m, const sl_arg *own, size_t n_own, sl_arg
     return n + cli_output_options(m, out + n);
 }
 
+static sl_rope_options rope_options(const cli_machine *m)
+{
+    sl_rope_options rope = m->rope;
+    rope.scaling = (sl_rope_scaling)m->rope_scaling;
+    rope.set = (sl_rope_set)m->rope_set;
+    return rope;
+}
+
 void cli_use_store(const cli_machine *m, sl_store *store, sl_context_options *options)
 {
     sl_store_info info;
@@ -331,8 +358,12 @@ void cli_use_store(const cli_machine *m, sl_store *store, sl_context_options *op
     options->store = store;
     if (m->kv < 0)
         options->cache = info.cache;
-    if (info.rope_scale > 1.0)
-        options->rope_scale = info.rope_scale;
+    if (m->rope_scale > 0.0 || m->rope_scaling > 0 || m->rope_set > 0 || m->rope.base > 0.0)
+        return;
+    options->rope_scale = info.rope_scale;
+    options->rope.scaling = info.rope.scaling;
+    options->rope.set = info.rope.set;
+    options->rope.base = info.rope.base;
 }
 
 sl_context_options cli_context_options(const cli_machine *m, size_t prompt_tokens)
@@ -348,6 +379,7 @@ sl_context_options cli_context_options(const cli_machine *m, size_t prompt_token
         .io = (sl_io)m->io,
         .io_probe = m->io_probe,
         .rope_scale = m->rope_scale,
+        .rope = rope_options(m),
         .force_context = m->force_context,
         .stop = cli_interrupted,
     };

@@ -29,6 +29,8 @@ typedef struct cli_machine {
     const char *file, *kv_dir;
     int64_t window, ring, read_rate;
     double rope_scale;
+    sl_rope_options rope;
+    int rope_scaling, rope_set; /* choices, into rope */
     bool force_context, allow_ram_dir, io_probe, json, verbose;
     int kv; /* -1: not given, which is q8_0 where nothing else decides; 0: q8_0, 1: f16 */
     int io; /* sl_io */
@@ -40,14 +42,14 @@ enum {
     CLI_MODEL_OPTIONS = 1,
     CLI_COMPUTE_OPTIONS = 5,
     CLI_IO_OPTIONS = 6,
-    CLI_LONG_OPTIONS = 2,
+    CLI_LONG_OPTIONS = 10,
     CLI_OUTPUT_OPTIONS = 2,
     CLI_TEMPLATE_OPTIONS = 2
 };
 size_t cli_model_options(cli_machine *m, sl_arg *out);   /* model */
 size_t cli_compute_options(cli_machine *m, sl_arg *out); /* ram, kv, threads, window, ring; m->kv becomes "not given" */
 size_t cli_io_options(cli_machine *m, sl_arg *out); /* kv-dir, allow-ram-dir, io, io-probe, read-rate, trace */
-size_t cli_long_options(cli_machine *m, sl_arg *out);    /* rope-scale, force-context */
+size_t cli_long_options(cli_machine *m, sl_arg *out);    /* rope-*, yarn-*, force-context */
 size_t cli_output_options(cli_machine *m, sl_arg *out);  /* json, verbose */
 /* system, chat-template: without a heading, to stand beside a subcommand's --chat */
 size_t cli_template_options(cli_machine *m, const char **system, sl_arg *out);

@@ -159,7 +159,8 @@ static void print_text(const char *path, const sl_store *store, const sl_store_i
     printf("  cache         %s, %s a token, %s in all\n", s->cache == SL_CACHE_F16 ? "f16" : "q8_0",
            sl_text_format_size(s->token_bytes, a), sl_text_format_size(s->n_tokens * s->token_bytes, b));
     print_layers(store, s);
-    printf("  RoPE          base %g, scale %g, of %u dimensions\n", s->rope_base, s->rope_scale, s->rope_dims);
+    printf("  RoPE          %s, base %g, scale %g, of %u dimensions\n", s->rope_kind, s->rope_base, s->rope_scale,
+           s->rope_dims);
     printf("  model         %016llx%016llx, vocabulary of %u, %016llx\n", (unsigned long long)s->model[1],
            (unsigned long long)s->model[0], s->n_vocab, (unsigned long long)s->tokenizer);
     printf("  versions      format %u, arithmetic %u\n", s->format_version, s->arithmetic_version);
@@ -210,6 +211,8 @@ static void json_marks(sl_json *j, const sl_store_info *s)
     snprintf(mark, sizeof mark, "%016llx", (unsigned long long)s->tokenizer);
     sl_json_key(j, "tokenizer");
     sl_json_string(j, mark);
+    sl_json_key(j, "rope_kind");
+    sl_json_string(j, s->rope_kind);
     sl_json_key(j, "rope_base");
     sl_json_double(j, s->rope_base);
     sl_json_key(j, "rope_scale");

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Makes a small random model of any architecture the engine knows, from a seed, to compare with other engines.
 
-    make_family_gguf.py ARCH OUT.gguf [--type F32|F16|BF16|Q8_0] [--seed 1] [--window 40] [--rope RULE]
+    make_family_gguf.py ARCH OUT.gguf [--type F32|F16|BF16|Q8_0] [--seed 1] [--window 40] [--rope RULE] [--original 64]
                         [--encode TEXT IDS]
 
 Sizes unlike any real model's: hidden 160 (five groups), 6 query heads on 2 KV heads of 32 (qwen2, phi3: 5 on 1), FFN 224
 (seven groups), as many layers as show the architecture's pattern. The tokenizer is make_tiny_gguf.py's. RULE: yarn, linear, longrope,
-llama3 (its divisors, as rope_freqs.weight): positions stretched beyond an original context of 64 tokens.
+llama3 (its divisors, as rope_freqs.weight): positions stretched beyond the original context.
 """
 import argparse
 import math
@@ -105,7 +105,7 @@ class Maker:
         if args.rope in ("linear", "yarn"):
             items["rope.scaling.type"], items["rope.scaling.factor"] = (text, args.rope), (f32, 4.0)
         if args.rope in ("yarn", "longrope"):
-            items["rope.scaling.original_context_length"] = (u32, ORIGINAL)
+            items["rope.scaling.original_context_length"] = (u32, args.original)
         if args.rope == "longrope":
             items["rope.scaling.attn_factor"] = (f32, 1.19)
         raw = {"general.architecture": gf.encode_value(text, self.arch),
@@ -136,6 +136,7 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--window", type=int, default=40)
     parser.add_argument("--rope", choices=["linear", "yarn", "llama3", "longrope"])
+    parser.add_argument("--original", type=int, default=ORIGINAL, help="context before it was stretched")
     parser.add_argument("--encode", nargs=2, metavar=("TEXT", "IDS"), help="also writes the ids of an ASCII text")
     args = parser.parse_args()
     letters, merges = tiny.byte_letters(), tiny.learn_merges()

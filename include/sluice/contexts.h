@@ -39,6 +39,8 @@ typedef struct sl_store_info {
     uint64_t model[2], tokenizer; /* fingerprints */
     double rope_base, rope_scale;
     uint32_t rope_dims;
+    const char *rope_kind; /* "linear", "yarn", ...; static */
+    sl_rope_options rope;  /* with rope_scale: what opens it where no rule of YaRN's was changed */
     const int32_t *ids; /* [n_tokens] */
     const char *note;   /* what is damaged but stands in a second copy; NULL: nothing was seen */
 } sl_store_info;

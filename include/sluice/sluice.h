@@ -133,6 +133,28 @@ enum {
     SL_DRAFT_WITH_MODEL = 4  /* the engine's draft model */
 };
 
+/* How positions are stretched beyond the context that the model was first trained with. */
+typedef enum sl_rope_scaling {
+    SL_ROPE_SCALING_MODEL, /* as the file says */
+    SL_ROPE_SCALING_NONE,
+    SL_ROPE_SCALING_LINEAR,
+    SL_ROPE_SCALING_YARN,
+    SL_ROPE_SCALING_LLAMA3
+} sl_rope_scaling;
+
+/* Of a model with LongRoPE. AUTO: the long set where prompt_tokens and predict_tokens are more than the original
+ * length; what goes on from a file goes on with its set. */
+typedef enum sl_rope_set { SL_ROPE_SET_AUTO, SL_ROPE_SET_SHORT, SL_ROPE_SET_LONG } sl_rope_set;
+
+/* All part of a context's identity; 0: the model's own. */
+typedef struct sl_rope_options {
+    sl_rope_scaling scaling;
+    sl_rope_set set;
+    double base;
+    double original; /* length of the context before it was stretched, tokens */
+    double yarn_extrapolate, yarn_magnitude, yarn_fast, yarn_slow;
+} sl_rope_options;
+
 typedef struct sl_context_options {
     sl_cache cache;
     const char *kv_dir;     /* NULL: $SLUICE_KV_DIR, else /var/tmp */
@@ -154,7 +176,8 @@ typedef struct sl_context_options {
     unsigned drafters;
     size_t hot_tokens; /* of each layer and KV head, kept for SL_DRAFT_WITH_SELF; 0: 4096, less for want of memory */
     bool no_trees;     /* drafts never branch, which takes a little less memory */
-    double rope_scale;      /* linear position scaling, extends the trained context; 0: the model's own */
+    double rope_scale;      /* the rule's factor, extends the trained context; 0: the model's own */
+    sl_rope_options rope;   /* zeros: the model's own rule of positions */
     bool force_context;     /* allow positions beyond the trained context */
     /* A context file whose tokens the context starts with; prompt_tokens then come on top. Borrowed: closed after the
      * context. NULL: none. keep: for sl_context_keep; else the file stays as it is. */

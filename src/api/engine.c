@@ -378,11 +378,3 @@ const char *sl_engine_kernel(const sl_engine *engine, size_t i, const char **lev
     *level = sl_cpu_level_name(engine->kernels.level[i]);
     return sl_kernel_name(i);
 }
-
-sl_rope sl_engine_rope(const sl_engine *engine, const sl_context_options *options)
-{
-    sl_rope rope = engine->hp.rope;
-    if (options->rope_scale != 0.0)
-        rope.factor = options->rope_scale;
-    return rope;
-}

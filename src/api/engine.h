@@ -63,9 +63,6 @@ void sl_engine_memory(const sl_engine *engine, uint64_t *limit_bytes, uint64_t *
 /* What a model's weights will take of a budget. */
 uint64_t sl_engine_count_weights(const sl_gguf *gguf, const sl_hparams *hp);
 
-/* The rule of rotary positions of a context. */
-sl_rope sl_engine_rope(const sl_engine *engine, const sl_context_options *options);
-
 /* tokenizer.ggml.* of a model file -> tokenizer. */
 sl_status sl_engine_load_tok(sl_engine *engine, const sl_gguf *gguf, sl_err *err) SL_CHECK;
 

@@ -64,8 +64,6 @@ static sl_status check_options(const sl_context_options *o, sl_err *err)
         return sl_err_set(err, SL_USAGE, "io is %d, expected SL_IO_AUTO to SL_IO_BUFFERED", (int)o->io);
     if (o->max_drafts > 255)
         return sl_err_set(err, SL_USAGE, "drafts are %zu, expected 0 to 255", o->max_drafts);
-    if (o->rope_scale != 0.0 && !(o->rope_scale >= 1.0 && o->rope_scale <= 1e6))
-        return sl_err_set(err, SL_USAGE, "rope scale is %g, expected 1 to 1000000", o->rope_scale);
     if (!(o->commit_seconds >= 0.0 && o->commit_seconds <= 1e6))
         return sl_err_set(err, SL_USAGE, "%g seconds between commits, expected 0 to 1000000", o->commit_seconds);
     if (o->keep && !o->store)
@@ -97,15 +95,14 @@ static bool talks(const sl_context_options *o)
  * fed as it goes, what it leaves of all that may come. */
 static sl_status choose_context(const sl_engine *engine, const sl_context_options *o, size_t *n_context, sl_err *err)
 {
-    double scale = o->rope_scale != 0.0 ? o->rope_scale / engine->hp.rope.factor : 1.0;
-    double trained = (double)engine->hp.n_ctx_train * (scale > 1.0 ? scale : 1.0);
+    const size_t trained = (size_t)sl_rope_trained_tokens(engine, o);
     size_t fed = stored_tokens(o) + o->prompt_tokens, all = fed + o->predict_tokens;
     bool is_free = o->force_context || engine->options.plan_only;
-    *n_context = is_free || (double)all <= trained ? all : (size_t)trained;
+    *n_context = is_free || all <= trained ? all : trained;
     if (o->talk)
         fed = stored_tokens(o) + 1;
     if (fed <= *n_context)
-        return SL_OK;
+        return sl_rope_check_length(engine, o, n_context, fed, err);
     return sl_err_set(err, SL_REFUSED,
                       "the prompt has %zu tokens, the model was trained for %zu (--rope-scale stretches positions, "
                       "--force-context goes on regardless)",
@@ -125,6 +122,8 @@ sl_status sl_plan_session(sl_engine *engine, const sl_context_options *o, sl_kv_
 {
     size_t n_context = 0;
     sl_status status = check_options(o, err);
+    if (status == SL_OK)
+        status = sl_rope_check(engine, o, err);
     if (status == SL_OK)
         status = sl_drafters_check(engine, o, err);
     if (status == SL_OK && o->store)

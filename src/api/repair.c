@@ -106,7 +106,7 @@ static sl_context_options context_options(const repairing *r, size_t prompt_toke
 {
     const sl_durable *durable = r->store.durable;
     const sl_identity *identity = sl_durable_identity(durable);
-    return (sl_context_options){
+    sl_context_options options = {
         .cache = sl_durable_geom(durable)->type == SL_KV_TYPE_F16 ? SL_CACHE_F16 : SL_CACHE_Q8_0,
         .kv_dir = r->o->kv_dir,
         .allow_ram_dir = r->o->allow_ram_dir,
@@ -114,11 +114,12 @@ static sl_context_options context_options(const repairing *r, size_t prompt_toke
         .window_tokens = r->o->window_tokens,
         .ring_bytes = r->o->ring_bytes,
         .io = r->o->io,
-        .rope_scale = identity->rope_scale,
         .force_context = true,
         .store = (sl_store *)(uintptr_t)&r->store,
         .store_chat = (identity->flags & SL_FORMAT_FLAG_CHAT) != 0,
     };
+    sl_rope_options_of(identity, &options);
+    return options;
 }
 
 static sl_status check_ids(const repairing *r, sl_err *err)

@@ -38,7 +38,9 @@ sl_status sl_store_match(const sl_store *store, const sl_context_options *o, sl_
     sl_err why;
     if (!store->engine)
         return sl_err_set(err, SL_USAGE, "%s: opened for looking only", sl_durable_name(store->durable));
-    sl_store_identity(store->engine, o, &wanted);
+    sl_context_options with_file = *o;
+    with_file.store = (sl_store *)(uintptr_t)store;
+    sl_store_identity(store->engine, &with_file, &wanted);
     sl_status status = sl_identity_compare(sl_durable_identity(store->durable), &wanted, &why);
     if (status != SL_OK)
         return sl_err_set(err, status, "%s: %s", sl_durable_name(store->durable), why.text);
@@ -201,6 +203,8 @@ void sl_store_get_info(const sl_store *store, sl_store_info *out)
     sl_durable_state state = sl_durable_get(store->durable);
     const sl_identity *identity = sl_durable_identity(store->durable);
     const sl_geom *geom = sl_durable_geom(store->durable);
+    sl_context_options rope = {0};
+    sl_rope_options_of(identity, &rope);
     *out = (sl_store_info){
         .n_tokens = state.n_tokens,
         .intended_tokens = state.intended_tokens,
@@ -220,6 +224,8 @@ void sl_store_get_info(const sl_store *store, sl_store_info *out)
         .rope_base = identity->rope_base,
         .rope_scale = identity->rope_scale,
         .rope_dims = identity->rope_dims,
+        .rope_kind = sl_rope_kind_name((sl_rope_kind)identity->rope_kind),
+        .rope = rope.rope,
         .ids = sl_durable_ids(store->durable),
         .note = state.note,
     };

@@ -16,6 +16,16 @@ struct sl_store {
 /* What a context of this engine and these options must have in common with a file. */
 void sl_store_identity(const sl_engine *engine, const sl_context_options *options, sl_identity *out);
 
+/* rope_choice.c: the rule of rotary positions of a context, whose options sl_rope_check has passed; the tokens that the
+ * model was trained for by it; options that make an identity's rule. */
+sl_rope sl_engine_rope(const sl_engine *engine, const sl_context_options *options);
+sl_status sl_rope_check(const sl_engine *engine, const sl_context_options *options, sl_err *err) SL_CHECK;
+uint64_t sl_rope_trained_tokens(const sl_engine *engine, const sl_context_options *options);
+/* Cuts a context that will be fed so many tokens to what LongRoPE's short set serves. */
+sl_status sl_rope_check_length(const sl_engine *engine, const sl_context_options *options, size_t *n_context, size_t fed,
+                               sl_err *err) SL_CHECK;
+void sl_rope_options_of(const sl_identity *identity, sl_context_options *out);
+
 /* Before a context takes the file: same engine, same identity, has the tokens that are wanted. */
 sl_status sl_store_check(const sl_engine *engine, const sl_context_options *options, sl_err *err) SL_CHECK;
 /* Before a context of n_tokens is kept in it: it is open for writing and has room. */

@@ -30,7 +30,7 @@ bool sl_rope_kind_parse(const char *name, size_t size, sl_rope_kind *out)
 const char *sl_rope_kind_name(sl_rope_kind kind)
 {
     static const char *const names[] = {"linear", "yarn", "llama3", "longrope, short set", "longrope, long set"};
-    return names[kind];
+    return (size_t)kind < sizeof names / sizeof names[0] ? names[kind] : "unknown";
 }
 
 /* --------------------------------------------------------------------------------------------------------- reading */
