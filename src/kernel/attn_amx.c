@@ -29,9 +29,11 @@ typedef struct q8_tile {
     float *vf;         /* [D/32][64] vs * (65535 / vmax), vmax over the whole tile */
     uint8_t *q;        /* [D/32][2][16][64] low, high bytes of queries; a group fills half of the rows, see split */
     uint8_t *products; /* [LAG][2][16][16] */
-    float vmax[MAX_GROUPS];
+    float vmax[MAX_GROUPS], v_scale[MAX_GROUPS]; /* v_scale: vmax / 65535 */
     float softcap;
 } q8_tile;
+
+typedef enum product_kind { PRODUCT_NONE, PRODUCT_SCORE, PRODUCT_OUTPUT } product_kind;
 
 /* One block's work. */
 typedef struct block {
@@ -91,58 +93,53 @@ AMX_INLINE void split_queries(const q8_tile *t, const block *b)
 /* ---- tile instructions ---- */
 
 /* A product of sixteen keys and a group of queries, or of sixteen dimensions of values and P. In registers 0, 1 low and
- * high bytes, in 2, 3 the left operand, in 4 to 7 products: of even turns 2, 4, 5, of odd ones 3, 6, 7. The processor
- * does not rename tiles: a product's register is busy for 50 cycles. */
-AMX_INLINE void start_score(const q8_tile *t, size_t product, bool odd)
+ * high bytes, which four or two turns share; in 2, 4, 5 left operand and products of even turns, in 3, 6, 7 of odd
+ * ones. The processor does not rename tiles: what loads, clears or multiplies one waits for what came before, so that
+ * between two instructions on a register there is always other work. */
+AMX_INLINE void load_left(const uint8_t *at, size_t stride, bool odd)
 {
-    const size_t g = product / KEY_BLOCKS, keys = product % KEY_BLOCKS;
-    const uint8_t *q = t->q + g * PAIR_BYTES, *k = t->k + keys * AMX_ROWS * t->head_dim + g / 2 * AMX_ROW_BYTES;
-    AMX_LOAD(0, q, AMX_ROW_BYTES);
-    AMX_LOAD(1, q + TILE_BYTES, AMX_ROW_BYTES);
-    if (odd) {
-        AMX_LOAD(3, k, t->head_dim);
-        AMX_ZERO(6);
-        AMX_ZERO(7);
-        AMX_DOT_SU(6, 3, 0);
-        AMX_DOT_SS(7, 3, 1);
-    } else {
-        AMX_LOAD(2, k, t->head_dim);
-        AMX_ZERO(4);
-        AMX_ZERO(5);
-        AMX_DOT_SU(4, 2, 0);
-        AMX_DOT_SS(5, 2, 1);
-    }
+    if (odd)
+        AMX_LOAD(3, at, stride);
+    else
+        AMX_LOAD(2, at, stride);
 }
 
-AMX_INLINE void start_output(const q8_tile *t, const uint8_t *p, size_t dims, bool odd)
+AMX_INLINE void load_right(const uint8_t *at)
 {
-    const uint8_t *v = t->v + dims * TILE_BYTES;
-    p += dims / 2 * PAIR_BYTES;
-    AMX_LOAD(0, p, AMX_ROW_BYTES);
-    AMX_LOAD(1, p + TILE_BYTES, AMX_ROW_BYTES);
-    if (odd) {
-        AMX_LOAD(3, v, AMX_ROW_BYTES);
-        AMX_ZERO(6);
-        AMX_ZERO(7);
+    AMX_LOAD(0, at, AMX_ROW_BYTES);
+    AMX_LOAD(1, at + TILE_BYTES, AMX_ROW_BYTES);
+}
+
+AMX_INLINE void multiply(product_kind kind, bool odd)
+{
+    if (kind == PRODUCT_SCORE && odd) {
+        AMX_DOT_SU(6, 3, 0);
+        AMX_DOT_SS(7, 3, 1);
+    } else if (kind == PRODUCT_SCORE) {
+        AMX_DOT_SU(4, 2, 0);
+        AMX_DOT_SS(5, 2, 1);
+    } else if (odd) {
         AMX_DOT_SU(6, 3, 0);
         AMX_DOT_SU(7, 3, 1);
     } else {
-        AMX_LOAD(2, v, AMX_ROW_BYTES);
-        AMX_ZERO(4);
-        AMX_ZERO(5);
         AMX_DOT_SU(4, 2, 0);
         AMX_DOT_SU(5, 2, 1);
     }
 }
 
+/* Clears them, too. */
 AMX_INLINE void store_products(uint8_t *at, bool odd)
 {
     if (odd) {
         AMX_STORE(6, at, AMX_ROW_BYTES);
         AMX_STORE(7, at + TILE_BYTES, AMX_ROW_BYTES);
+        AMX_ZERO(6);
+        AMX_ZERO(7);
     } else {
         AMX_STORE(4, at, AMX_ROW_BYTES);
         AMX_STORE(5, at + TILE_BYTES, AMX_ROW_BYTES);
+        AMX_ZERO(4);
+        AMX_ZERO(5);
     }
 }
 
@@ -193,15 +190,16 @@ AMX_INLINE void value_scales(const q8_tile *t, block *b)
 {
     const __m512 full = _mm512_set1_ps(65535.0f);
     for (size_t g = 0; g < t->n_groups; g++) {
-        __m512 vmax = _mm512_set1_ps(t->vmax[g]);
-        if (b->masked) {
-            const float *vs = t->vs + g * SL_TILE;
-            vmax = _mm512_setzero_ps();
-            for (int key = 0; key < SL_TILE; key++)
-                vmax = _mm512_mask_max_ps(vmax, b->vis[key], _mm512_set1_ps(vs[key]), vmax);
-            __mmask16 positive = _mm512_cmp_ps_mask(vmax, _mm512_setzero_ps(), _CMP_GT_OQ);
-            b->inverse[g] = _mm512_maskz_div_ps(positive, full, vmax);
+        if (!b->masked) {
+            b->scale[g] = _mm512_set1_ps(t->v_scale[g]);
+            continue;
         }
+        const float *vs = t->vs + g * SL_TILE;
+        __m512 vmax = _mm512_setzero_ps();
+        for (int key = 0; key < SL_TILE; key++)
+            vmax = _mm512_mask_max_ps(vmax, b->vis[key], _mm512_set1_ps(vs[key]), vmax);
+        __mmask16 positive = _mm512_cmp_ps_mask(vmax, _mm512_setzero_ps(), _CMP_GT_OQ);
+        b->inverse[g] = _mm512_maskz_div_ps(positive, full, vmax);
         b->scale[g] = _mm512_div_ps(vmax, full);
     }
 }
@@ -213,23 +211,26 @@ AMX_INLINE __m512i weight(const q8_tile *t, const block *b, __m512 p, size_t g, 
     return _mm512_cvtps_epi32(_mm512_mul_ps(p, factor));
 }
 
-/* p of four keys from `key` on, added to sum; their P of all groups. */
-AMX_INLINE void exponentiate(const q8_tile *t, const block *b, size_t key, __m512 sum[4], const bool masked)
+/* p of eight keys from `key` on, added to sum; their P of all groups. */
+AMX_INLINE void exponentiate(const q8_tile *t, const block *b, size_t key, __m512 sum[8], const bool masked)
 {
     const float *s = b->s + key * SL_LANES;
     const __m512i order = split_order(false);
-    __m512 p[4];
-    for (int i = 0; i < 4; i++) {
-        p[i] = sl_avx512_exp2(_mm512_sub_ps(_mm512_load_ps(s + i * SL_LANES), b->m));
+    __m512 p[8];
+    for (int i = 0; i < 8; i++)
+        p[i] = _mm512_sub_ps(_mm512_load_ps(s + i * SL_LANES), b->m);
+    sl_avx512_exp2_eight(p);
+    for (int i = 0; i < 8; i++)
         sum[i] = key < SL_LANES ? p[i] : _mm512_add_ps(sum[i], p[i]);
-    }
-    for (size_t g = 0; g < t->n_groups; g++) {
-        size_t at = g * SL_TILE + key;
-        __m512i first = _mm512_packus_epi32(weight(t, b, p[0], g, at, masked), weight(t, b, p[1], g, at + 1, masked));
-        __m512i second =
-            _mm512_packus_epi32(weight(t, b, p[2], g, at + 2, masked), weight(t, b, p[3], g, at + 3, masked));
-        store_split(b->p + g * PAIR_BYTES + key / 4 * AMX_ROW_BYTES, first, second, order);
-    }
+    for (size_t g = 0; g < t->n_groups; g++)
+        for (size_t i = 0; i < 8; i += 4) {
+            size_t at = g * SL_TILE + key + i;
+            __m512i first =
+                _mm512_packus_epi32(weight(t, b, p[i], g, at, masked), weight(t, b, p[i + 1], g, at + 1, masked));
+            __m512i second = _mm512_packus_epi32(weight(t, b, p[i + 2], g, at + 2, masked),
+                                                 weight(t, b, p[i + 3], g, at + 3, masked));
+            store_split(b->p + g * PAIR_BYTES + (key + i) / 4 * AMX_ROW_BYTES, first, second, order);
+        }
 }
 
 /* ---- the fold ---- */
@@ -266,8 +267,6 @@ AMX_INLINE void fold_o(const block *b, const uint8_t *in, size_t dims, const boo
 
 /* ---- a block, the one before it and the one after it ---- */
 
-typedef enum product_kind { PRODUCT_NONE, PRODUCT_SCORE, PRODUCT_OUTPUT } product_kind;
-
 typedef struct product {
     product_kind kind;
     size_t index; /* of SCORE: group * 4 + sixteen keys; of OUTPUT: sixteen dimensions */
@@ -294,43 +293,57 @@ AMX_INLINE void use_product(const q8_tile *t, const stream *s, const uint8_t *in
         fold_o(s->before, in, index, false);
 }
 
+/* Starts `next`, stores what was started in the turn before, and uses what was stored then. Where each of these stands
+ * among the others, and that products are cleared as soon as they are stored, is worth a third of the time when the
+ * core's other thread is busy: docs/decisions.md. */
 AMX_INLINE void turn(const q8_tile *t, stream *s, product next)
 {
-    uint8_t *even = t->products, *odd = t->products + PAIR_BYTES;
-    if (s->started.kind != PRODUCT_NONE)
-        store_products(s->odd ? even : odd, !s->odd);
-    use_product(t, s, s->odd ? odd : even);
-    if (next.kind == PRODUCT_SCORE)
-        start_score(t, next.index, s->odd);
+    uint8_t *at[2] = {t->products, t->products + PAIR_BYTES};
+    const size_t i = next.index;
+    const bool score = next.kind == PRODUCT_SCORE;
+    if (score)
+        load_left(t->k + i % KEY_BLOCKS * AMX_ROWS * t->head_dim + i / KEY_BLOCKS / 2 * AMX_ROW_BYTES, t->head_dim,
+                  s->odd);
     else if (next.kind == PRODUCT_OUTPUT)
-        start_output(t, s->before->p, next.index, s->odd);
+        load_left(t->v + i * TILE_BYTES, AMX_ROW_BYTES, s->odd);
+    use_product(t, s, at[s->odd]);
+    if (score && i % KEY_BLOCKS == 0)
+        load_right(t->q + i / KEY_BLOCKS * PAIR_BYTES);
+    else if (next.kind == PRODUCT_OUTPUT && i % 2 == 0)
+        load_right(s->before->p + i / 2 * PAIR_BYTES);
+    if (s->started.kind != PRODUCT_NONE)
+        store_products(at[!s->odd], !s->odd);
+    if (next.kind != PRODUCT_NONE)
+        multiply(next.kind, s->odd);
     s->stored = s->started;
     s->started = next;
     s->odd = !s->odd;
 }
 
-/* Turn i of a block: two scores, one output, and so on; then none, until all are used. */
+/* Turn i of a block: of each group four scores, then two outputs, which share right operands; then none, until all are
+ * used. */
 AMX_INLINE product product_of_turn(const q8_tile *t, const stream *s, size_t i)
 {
     if (i >= 6 * t->n_groups)
         return (product){PRODUCT_NONE, 0};
-    if (i % 3 < 2)
-        return (product){s->has_after ? PRODUCT_SCORE : PRODUCT_NONE, i / 3 * 2 + i % 3};
-    return (product){s->has_before ? PRODUCT_OUTPUT : PRODUCT_NONE, i / 3};
+    if (i % 6 < 4)
+        return (product){s->has_after ? PRODUCT_SCORE : PRODUCT_NONE, i / 6 * 4 + i % 6};
+    return (product){s->has_before ? PRODUCT_OUTPUT : PRODUCT_NONE, i / 6 * 2 + i % 6 - 4};
 }
 
 /* p, l and P of a block, while the block after it is scored and the block before it gets its outputs. next: a tile to
  * call into the cache, or NULL. */
 AMX_INLINE void softmax(const q8_tile *t, block *b, stream *s, const uint8_t *next, const bool masked)
 {
-    const size_t share = sl_tile_bytes(SL_KV_TYPE_Q8_0, t->head_dim) / SL_LANES;
+    enum { STEPS = SL_TILE / 8 };
+    const size_t share = sl_tile_bytes(SL_KV_TYPE_Q8_0, t->head_dim) / STEPS;
     const size_t n_turns = s->has_before || s->has_after ? 6 * t->n_groups + LAG : 0;
     __m512 sum[SL_LANES];
-    for (size_t step = 0, i = 0; step < SL_LANES; step++) {
-        const size_t quad = step / 4 * 4; /* of each sixteen keys, these four */
-        for (; i * SL_LANES < (step + 1) * n_turns; i++)
+    for (size_t step = 0, i = 0; step < STEPS; step++) {
+        const size_t eight = step / 4 * 8; /* of each sixteen keys, these eight */
+        for (; i * STEPS < (step + 1) * n_turns; i++)
             turn(t, s, product_of_turn(t, s, i));
-        exponentiate(t, b, step % 4 * SL_LANES + quad, sum + quad, masked);
+        exponentiate(t, b, step % 4 * SL_LANES + eight, sum + eight, masked);
         if (next)
             sl_attn_fetch(next + step * share, share);
     }
@@ -399,6 +412,7 @@ AMX_INLINE void setup(q8_tile *t, const uint8_t *tile)
             _mm512_store_ps(t->ks + g * SL_TILE + i, load_halves(ks + 2 * i));
         }
         t->vmax[g] = _mm512_reduce_max_ps(vmax);
+        t->v_scale[g] = t->vmax[g] / 65535.0f;
         const __m512 inverse = _mm512_set1_ps(t->vmax[g] > 0.0f ? 65535.0f / t->vmax[g] : 0.0f);
         for (size_t i = 0; i < SL_TILE; i += SL_LANES)
             _mm512_store_ps(t->vf + g * SL_TILE + i, _mm512_mul_ps(_mm512_load_ps(t->vs + g * SL_TILE + i), inverse));
@@ -472,6 +486,10 @@ AMX void sl_attn_tile_q8_amx(const sl_tile_args *args)
     t.q = t.products + LAG * PAIR_BYTES;
     uint8_t *p = t.q + n_groups * PAIR_BYTES;
     amx_configure(&config);
+    AMX_ZERO(4);
+    AMX_ZERO(5);
+    AMX_ZERO(6);
+    AMX_ZERO(7);
     setup(&t, args->tile);
     run_blocks(&t, &rest, s, p);
     amx_release();
