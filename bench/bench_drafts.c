@@ -1,18 +1,21 @@
 /* How often the self drafter (src/decode/self_drafter.c) guesses the model's next token, over a context of real text:
- * the hot set as harvested, against one of recent tiles only and one of random tiles, of the same size.
+ * the hot set as harvested, against sets of the same size of recent tiles, of the first and recent ones, and of the
+ * first, recent and random ones.
  *
- *   bench_drafts MODEL TEXT [context=7168] [hot=2048] [tokens=512] [depth=16] [start=0] [real=0] [repeats=15] [kv=q8_0]
+ *   bench_drafts MODEL TEXT [context=7168] [hot=2048] [tokens=512] [depth=16] [start=0] [real=0] [repeats=15]
+ *                [kv=q8_0]
  *
  * The context is `context` tokens of the text from token `start` on. The tokens after it are those that the model draws
  * at temperature 0 (real=1: the text's own go on), and every row's next token is the model's likeliest. They are passed
- * in bursts of `depth` rows, all accepted; before each, the drafter is led along the same rows, and its likeliest next
- * token is compared: depth d is its d-th row since it saw a pass. Two passes before the first burst fill the hot set.
+ * in bursts of `depth` rows, all accepted; before each, the drafter is led along the same rows, and its likeliest
+ * next token is compared: depth d is its d-th row since it saw a pass. Two passes before the first burst fill the hot
+ * set.
  *
- * Then what harvesting costs: passes of one row, and of `depth` rows, with and without a hot set, in turn, each of other
- * tokens; `repeats` of each, processor time (not for a loaded machine's wall clock), the plan made anew included.
+ * Then what harvesting costs: passes of one row, and of `depth` rows, with and without a hot set, in turn, each of
+ * other tokens; `repeats` of each, processor time (not for a loaded machine's wall clock), the plan made anew included.
  *
- * CSV on stdout: policy,context,hot,depth,n,agree,share,mean_p,seconds; depth 0 is all depths; run is the mean number of
- * rows, of depth - 1, that agree before the first that does not. */
+ * CSV on stdout: policy,context,hot,depth,n,agree,share,mean_p,run,draft_s,pass_s; depth 0 is all depths; run is the
+ * mean number of rows, of depth - 1, that agree before the first that does not. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -324,8 +327,8 @@ int main(int argc, char **argv)
     open_world(&w, argv[1], argv[2]);
     prepare(&w);
     printf("policy,context,hot,depth,n,agree,share,mean_p,run,draft_s,pass_s\n");
-    static const char *const names[] = {"harvested", "recent", "random"};
-    for (int policy = 0; policy < 3; policy++) {
+    static const char *const names[] = {"harvested", "recent", "first and recent", "random"};
+    for (int policy = 0; policy < 4; policy++) {
         tally t = {0};
         measure(&w, (sl_hot_policy)policy, &t);
         print(&w, names[policy], &t);

@@ -14,10 +14,11 @@ void sl_harvest_begin(sl_harvest *harvest, size_t first_lane, size_t n_lanes, si
     harvest->first_tile = first_tile < harvest->end_tile ? first_tile : harvest->end_tile;
 }
 
-/* Tiles [first, first + n), n <= RUN_TILES. M, L: the lanes' totals. */
-static void masses_of_run(const sl_harvest *harvest, size_t head, size_t first, size_t n, const float *M,
-                          const float *L, float *masses)
+/* Tiles [first, first + n), n <= RUN_TILES. total: the block's m and l. */
+static void masses_of_run(const sl_harvest *harvest, size_t head, const float *total, size_t first, size_t n,
+                          float *masses)
 {
+    const float *total_m = total + harvest->first_lane, *total_l = total_m + SL_LANES;
     float shrink[RUN_TILES * SL_LANES], weight[RUN_TILES * SL_LANES], before[RUN_TILES * SL_LANES];
     size_t n_lanes = harvest->n_lanes;
     const float *m = harvest->m + head * harvest->max_tiles * harvest->max_lanes;
@@ -28,7 +29,7 @@ static void masses_of_run(const sl_harvest *harvest, size_t head, size_t first, 
             bool is_first = first + t == harvest->first_tile || (first + t) % harvest->segment_tiles == 0;
             shrink[out] = (is_first ? -INFINITY : m[at - harvest->max_lanes]) - m[at];
             before[out] = is_first ? 0.0f : l[at - harvest->max_lanes];
-            weight[out] = m[at] - M[i];
+            weight[out] = m[at] - total_m[i];
         }
     /* Of NaN (no key seen yet: -inf less -inf) exp2 makes 0, as is right. */
     harvest->kernels->exp2(shrink, shrink, n * n_lanes);
@@ -38,7 +39,7 @@ static void masses_of_run(const sl_harvest *harvest, size_t head, size_t first, 
         for (size_t i = 0; i < n_lanes; i++) {
             size_t at = t * n_lanes + i;
             float added = l[(first + t) * harvest->max_lanes + i] - before[at] * shrink[at];
-            sum += added > 0.0f ? added * weight[at] / L[i] : 0.0f;
+            sum += added > 0.0f ? added * weight[at] / total_l[i] : 0.0f;
         }
         masses[first + t] = sum / (float)n_lanes;
     }
@@ -46,11 +47,11 @@ static void masses_of_run(const sl_harvest *harvest, size_t head, size_t first, 
 
 void sl_harvest_masses(const sl_harvest *harvest, size_t head, const uint8_t *total, float *masses)
 {
-    const float *M = (const float *)(const void *)total + harvest->first_lane, *L = M + SL_LANES;
     for (size_t t = 0; t < harvest->first_tile; t++)
         masses[t] = 0.0f;
     for (size_t t = harvest->first_tile; t < harvest->end_tile; t += RUN_TILES) {
         size_t left = harvest->end_tile - t;
-        masses_of_run(harvest, head, t, left < RUN_TILES ? left : RUN_TILES, M, L, masses);
+        masses_of_run(harvest, head, (const float *)(const void *)total, t, left < RUN_TILES ? left : RUN_TILES,
+                      masses);
     }
 }

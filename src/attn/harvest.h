@@ -29,8 +29,8 @@ static inline size_t sl_harvest_bytes(size_t n_kv_heads, size_t max_tiles, size_
     return n_kv_heads * max_tiles * max_lanes * sizeof(float);
 }
 
-/* Lanes [first_lane, first_lane + n_lanes) of the block's states are looked at, over tiles [first_tile, end_tile) of the
- * context, as far as there is room; each is to be noted once, and the walk starts with first_tile. */
+/* Lanes [first_lane, first_lane + n_lanes) of the block's states are looked at, over tiles [first_tile, end_tile) of
+ * the context, as far as there is room; each is to be noted once, and the walk starts with first_tile. */
 void sl_harvest_begin(sl_harvest *harvest, size_t first_lane, size_t n_lanes, size_t first_tile, size_t end_tile);
 
 /* state: the segment's (kernel.h), with `tile` of the head just folded. */
@@ -46,8 +46,8 @@ static inline void sl_harvest_note(const sl_harvest *harvest, size_t head, size_
     }
 }
 
-/* masses [end_tile]: each tile's share of the head's attention, mean over the lanes: what is missing to 1 in sum fell on
- * tiles that were not noted; those before first_tile have 0. total: the block's, every key folded. */
+/* masses [end_tile]: each tile's share of the head's attention, mean over the lanes: what is missing to 1 in sum fell
+ * on tiles that were not noted; those before first_tile have 0. total: the block's, every key folded. */
 void sl_harvest_masses(const sl_harvest *harvest, size_t head, const uint8_t *total, float *masses);
 
 #endif

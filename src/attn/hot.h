@@ -1,5 +1,5 @@
-/* The hot set: of each layer and KV head, a few tiles of the context in memory, for a draft to attend to: the first, the
- * most recent, and those that drew the most attention in the passes so far.
+/* The hot set: of each layer and KV head, a few tiles of the context in memory, for a draft to attend to: the first,
+ * the most recent, and those that drew the most attention in the passes so far.
  *
  *   a pass  sl_hot_begin     a layer's walk begins: which queries are looked at
  *           sl_hot_take      a part is in memory: tiles that are wanted and missing are copied from it
@@ -23,8 +23,14 @@
 
 typedef struct sl_hot sl_hot;
 
-/* What fills the room that the first and the recent tiles leave. All but the first are for measuring. */
-typedef enum sl_hot_policy { SL_HOT_HARVESTED, SL_HOT_RECENT, SL_HOT_RANDOM } sl_hot_policy;
+/* What it is made of; all but the first are for measuring. Random: what the first and the recent tiles leave room for
+ * is filled by others without regard to attention. */
+typedef enum sl_hot_policy {
+    SL_HOT_HARVESTED,
+    SL_HOT_RECENT, /* alone */
+    SL_HOT_FIRST_AND_RECENT,
+    SL_HOT_RANDOM
+} sl_hot_policy;
 
 typedef struct sl_hot_options {
     const sl_kernels *kernels; /* borrowed, as all pointers */

@@ -127,7 +127,7 @@ static void reset(const sl_hot_attend *attend, uint8_t *states)
     }
 }
 
-/* masks [n_blocks * SL_LANES]: the keys of the tile at `pos` that each query's row sees. Whether that is all for all. */
+/* masks [n_blocks * SL_LANES]: the keys of the tile at `pos` that each query's row sees. True: all see all. */
 static bool set_masks(const sl_hot_attend *attend, uint64_t pos, uint64_t *masks)
 {
     const sl_attn_rows *rows = attend->rows;

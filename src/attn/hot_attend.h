@@ -15,7 +15,8 @@ void sl_hot_attend_destroy(sl_hot_attend *attend);
 uint64_t sl_hot_attend_bytes(const sl_attn_options *options); /* for the plan */
 
 /* rows: consecutive, as attention has them. groups: tile groups from the one at groups_pos (a multiple of SL_TILE) on,
- * up to the last row's: the keys that the hot set lacks, rows' own among them; of the hot set what lies before counts. */
+ * up to the last row's: the keys that the hot set lacks, rows' own among them; of the hot set what lies before counts.
+ */
 void sl_hot_attend_run(sl_hot_attend *attend, const sl_hot *hot, const sl_attn_rows *rows, const uint8_t *groups,
                        uint64_t groups_pos);
 

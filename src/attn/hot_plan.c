@@ -100,10 +100,10 @@ static void mark(const plan *p)
         if (p->head->tiles[i] >= 0)
             p->marks[p->head->tiles[i]] |= THERE;
     size_t n_first = FIRST_TILES, n_recent = hot->n_slots / RECENT_SHARE;
-    if (hot->options.policy == SL_HOT_RECENT) {
+    if (hot->options.policy == SL_HOT_RECENT)
         n_first = 0;
-        n_recent = hot->n_slots;
-    }
+    if (hot->options.policy == SL_HOT_RECENT || hot->options.policy == SL_HOT_FIRST_AND_RECENT)
+        n_recent = hot->n_slots - n_first;
     n_recent = n_recent > 0 ? n_recent : 1;
     /* In a sliding layer nobody sees what lies before. */
     const sl_kv_layer *layer = &hot->options.geom.layers[p->layer];

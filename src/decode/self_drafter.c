@@ -190,7 +190,7 @@ void sl_self_bind(sl_self *self, const sl_kv *kv)
     self->kv = kv;
 }
 
-/* ---------------------------------------------------------------------------------------------------------- drafting */
+/* --------------------------------------------------------------------------------------------------------- drafting */
 
 /* The own groups begin with the text's unfilled one. False: the text stored is another than the one asked about. */
 static bool start_draft(sl_self *self, size_t n_history)
@@ -239,8 +239,9 @@ sl_status sl_self_follow(sl_self *self, const int32_t *ids, size_t n, size_t n_h
     return status;
 }
 
-/* That a guess of softmax probability p is drawn: half way from p to one. The likeliest token of both models is the same
- * far more often than either is sure of it (bench_drafts: 0.93 at a mean p of 0.66). Who chooses rows learns the rest. */
+/* That a guess of softmax probability p is drawn: half way from p to one. The likeliest token is the same with the
+ * whole context far more often than the draft is sure of it (bench_drafts: 0.93 at a mean p of 0.66). Who chooses rows
+ * learns the rest. */
 static float estimate(float p)
 {
     return 0.5f + 0.5f * p;

@@ -1,6 +1,6 @@
-/* The hot set beside a walk: it changes no bit of attention, its masses are those of binary64 softmax, what it holds are
- * the context's tiles, what it wants are the largest means; all of it the same whatever threads and ring. And attention
- * over a hot set that holds everything is attention. */
+/* The hot set beside a walk: it changes no bit of attention, its masses are those of binary64 softmax, what it holds
+ * are the context's tiles, what it wants are the largest means; all of it the same whatever threads and ring. And
+ * attention over a hot set that holds everything is attention. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
