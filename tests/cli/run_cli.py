@@ -93,6 +93,14 @@ def usage_cases(bench, model, doc):
         ("-n too large", run + ["-n", "99999999999999999999"], 2, r"99999999999999999999"),
         ("-n without a value", run + ["-n"], 2, r"-n"),
         ("--draft 256", run + ["--draft", "256"], 2, r"256.*255"),
+        ("--draft some", run + ["--draft", "some"], 2, r"--draft some.*auto"),
+        ("an unknown drafter", run + ["--drafter", "ngram,luck"], 2, r"--drafter ngram,luck.*model:FILE"),
+        ("none and a drafter", run + ["--drafter", "none,self"], 2, r"none stands alone"),
+        ("auto and a drafter", run + ["--drafter", "auto,self"], 2, r"auto takes ngram and self"),
+        ("two draft models", run + ["--drafter", "model:a,model:b"], 2, r"one draft model"),
+        ("a draft model without a name", run + ["--drafter", "model:"], 2, r"model: needs a file"),
+        ("--tree and --no-tree", run + ["--tree", "--no-tree"], 2, r"not both"),
+        ("--hot without self", run + ["--hot", "1K", "--drafter", "ngram"], 2, r"--hot.*self"),
         ("--temp nan", run + ["--temp", "nan"], 2, r"--temp.*nan"),
         ("--temp -1", run + ["--temp", "-1"], 2, r"--temp.*-1"),
         ("--top-p 1.5", run + ["--top-p", "1.5"], 2, r"--top-p.*1\.5"),
@@ -318,7 +326,8 @@ def parsed(done, keys):
 
 RUN_KEYS = ["text", "tokens", "finish_reason", "prompt_tokens", "prefill_s", "decode_s", "kv_bytes", "bytes_read",
             "bytes_written", "passes", "wait_s", "compute_s", "verified_rows_per_s", "accepted_tokens_per_s",
-            "tokens_per_pass", "peak_rss_bytes", "page_cache_growth_bytes", "io_mode", "io_engine", "in_flight_bytes",
+            "tokens_per_pass", "drafters", "draft_s", "pass_s", "accept_s", "tree_passes", "plain_disk_s",
+            "plain_compute_s", "peak_rss_bytes", "page_cache_growth_bytes", "io_mode", "io_engine", "in_flight_bytes",
             "estimate"]
 
 
@@ -359,15 +368,20 @@ def good_cases(bench, model, doc):
     report("good: score --json", problems)
 
     runs = {}
-    for draft in ("0", "15"):
+    for draft in ("0", "15", "auto"):
         argv = ["run", "-m", model, "-f", doc, "-p", "the end?", "-n", "12", "--draft", draft, "--json"]
         runs[draft], problems = parsed(bench.run(*argv), RUN_KEYS)
         if runs[draft] and runs[draft].get("finish_reason") not in ("stop", "length", "context"):
             problems.append(f"finish_reason {runs[draft].get('finish_reason')}")
         report(f"good: run --json --draft {draft}", problems)
-    if runs["0"] and runs["15"]:
-        same = runs["0"]["tokens"] == runs["15"]["tokens"]
-        report("good: drafts change no token", [] if same else [runs["0"]["tokens"], runs["15"]["tokens"]])
+    itself = ["--draft", "7", "--tree", "--drafter", f"ngram,self,model:{model}", "--hot", "64", "--json"]
+    runs["itself"], problems = parsed(bench.run("run", "-m", model, "-f", doc, "-p", "the end?", "-n", "12", *itself),
+                                      RUN_KEYS)
+    names = [drafter["name"] for drafter in runs["itself"]["drafters"]] if runs["itself"] else []
+    report("good: run --json, three drafters", problems or [] if names == ["n-gram", "self", "model"] else [names])
+    if all(runs.values()):
+        same = len({tuple(told["tokens"]) for told in runs.values()}) == 1
+        report("good: drafts change no token", [] if same else [told["tokens"] for told in runs.values()])
 
     value, problems = parsed(bench.run("run", "-m", model, "-f", doc, "-p", "x", "-n", "400", "--json"), RUN_KEYS)
     if value and value["finish_reason"] not in ("context", "stop"):
