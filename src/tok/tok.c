@@ -326,7 +326,7 @@ sl_tok_text sl_tok_bytes_behind(const sl_tok *tok, int32_t before, int32_t id, b
     sl_tok_text bytes = sl_tok_bytes(tok, id, special_tokens);
     bool begins = before < 0 || sl_tok_is_control(tok, before);
     bool is_own = tok->add_space_prefix && begins && bytes.size > 0 && bytes.data[0] == ' ' &&
-                  tok->vocab.kinds[id] != SL_TOK_KIND_BYTE && !sl_special_is_hidden(&tok->vocab, (uint32_t)id);
+                  !sl_special_is_hidden(&tok->vocab, (uint32_t)id);
     return is_own ? (sl_tok_text){bytes.data + 1, bytes.size - 1} : bytes;
 }
 
