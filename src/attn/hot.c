@@ -16,7 +16,7 @@ enum {
 };
 
 /* What is left of a tile's mean from pass to pass. */
-static const float FADE = 0.5f;
+static const float FADE = 0.75f;
 
 static size_t pad64(size_t bytes)
 {
