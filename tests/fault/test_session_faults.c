@@ -46,6 +46,9 @@ static bool note_token(void *arg, int32_t id)
     return true;
 }
 
+static const int32_t bias_id = 40;
+static const float bias_value = 0.5f;
+
 /* Everything from the session on; what is made is destroyed again. */
 static sl_status run_all(tiny_run *run, const sl_vfs *vfs, drawn *out, sl_err *err)
 {
@@ -65,7 +68,8 @@ static sl_status run_all(tiny_run *run, const sl_vfs *vfs, drawn *out, sl_err *e
     if (status == SL_OK)
         status = sl_session_feed(session, prompt, N_PROMPT, NULL, err);
     const sl_generate_options generate = {
-        .sampling = {.temp = 0.9f, .top_p = 1.0f, .seed = 3},
+        .sampling = {.temp = 0.9f, .top_p = 1.0f, .seed = 3, .penalty_last_n = -1, .presence_penalty = 0.1f,
+                     .bias_ids = &bias_id, .bias_values = &bias_value, .n_bias = 1},
         .n_predict = N_PREDICT,
         .n_context = N_PROMPT + N_PREDICT,
         .max_drafts = streamed.max_drafts,
