@@ -37,8 +37,8 @@ void sl_suffix_cut(sl_suffix *suffix, size_t n);
 /* The longest match of the prefix that ends at `end`, with another one; the latest among equals. The text's own end is
  * the last. False: the prefix's last token stands nowhere else. */
 bool sl_suffix_find(const sl_suffix *suffix, size_t end, sl_suffix_match *out);
-/* The max longest matches of the text's end, in falling order of length; among equals those whose earlier tokens are nearest in order.
- * Returns how many there are. */
+/* The max longest matches of the text's end, in falling order of length; among equals those whose earlier tokens are
+ * nearest in order. Returns how many there are. */
 size_t sl_suffix_near(const sl_suffix *suffix, sl_suffix_match *out, size_t max);
 
 #endif
