@@ -71,10 +71,12 @@ static sl_status ask_drafter(burst *b, size_t d, size_t n_nodes, sl_guess_limits
 {
     sl_session *s = b->session;
     sl_draft_counts *counts = &b->result->draft;
+    /* More than will be verified: second choices, of which the likeliest are picked. */
+    const size_t n_more = limits->may_branch ? n_nodes + n_nodes / 2 : n_nodes;
     const sl_draft_ask ask = {
         .history = s->history,
         .n = s->n_history,
-        .max_nodes = n_nodes,
+        .max_nodes = n_more < SL_MAX_DRAFTS ? n_more : SL_MAX_DRAFTS,
         .max_depth = n_nodes,
         .may_branch = limits->may_branch,
         .sampler = b->sampler,
