@@ -18,6 +18,11 @@ static const bench_wtype wtypes[] = {
     {"Q4_K", 12, 212, 256, 144, {0, 2}},
     {"Q5_K", 13, 213, 256, 176, {0, 2}},
     {"Q6_K", 14, 214, 256, 210, {208, -1}},
+    {"Q2_K", 10, 210, 256, 84, {80, 82}},
+    {"Q3_K", 11, 211, 256, 110, {108, -1}},
+    {"IQ4_NL", 20, 220, 32, 18, {0, -1}},
+    {"IQ4_XS", 23, 223, 256, 136, {0, -1}},
+    {"MXFP4", 39, 0, 32, 17, {-1, -1}},
 };
 
 const bench_wtype *bench_wtype_find(sl_wtype type)
@@ -36,6 +41,8 @@ void bench_wtype_fill(sl_wtype type, uint8_t *rows, size_t bytes, uint64_t seed)
     for (size_t at = 0; at + w->block_bytes <= bytes; at += w->block_bytes) {
         for (int i = 0; i < 2 && w->scale_off[i] >= 0; i++)
             rows[at + (size_t)w->scale_off[i] + 1] = 0x20; /* about 0.01 */
+        if (type == SL_WTYPE_MXFP4)
+            rows[at] = 120; /* 2^-8 */
         if (w->block == 1)
             rows[at + w->block_bytes - 1] = type == SL_WTYPE_F16 ? 0x30 : 0x3e;
     }

@@ -3,9 +3,9 @@
 
     make_block_golden.py OUT            (Python with gguf and numpy)
 
-Rows of the types of 32 elements are random numbers with outliers, quantised by gguf-py; it cannot quantise to K types, so
-their blocks are random bytes with scales of ordinary size. All values come from gguf-py's dequantise, which shares no
-code with the engine. Format: for each type a line `type NAME ROWS ELEMENTS`, then for each row two lines: the bytes as in
+Rows of the types of 32 elements are random numbers with outliers, quantised by gguf-py; to K types and IQ4 it cannot
+quantise, so their blocks (and MXFP4's) are random bytes with scales of ordinary size. All values come from gguf-py's
+dequantise, which shares no code with the engine. Format: for each type a line `type NAME ROWS ELEMENTS`, then for each row two lines: the bytes as in
 GGUF and the values as little-endian binary32, both hexadecimal.
 """
 import sys
@@ -13,17 +13,25 @@ import sys
 import gguf
 import numpy as np
 
-ROWS, ELEMENTS, SUPERBLOCK = 2, 512, 256
-TYPES = ["Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K"]
+ROWS, ELEMENTS = 2, 512
+BEHIND = {"Q6_K": 208, "Q2_K": 80, "Q3_K": 108}
+TYPES = ["Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K",
+         "Q2_K", "Q3_K", "IQ4_NL", "IQ4_XS", "MXFP4"]
 
 
 def random_blocks(rng, kind):
-    """[ROWS][bytes], K types."""
-    _, block_bytes = gguf.GGML_QUANT_SIZES[kind]
-    blocks = rng.integers(0, 256, (ROWS * ELEMENTS // SUPERBLOCK, block_bytes), dtype=np.uint8)
+    """[ROWS][bytes], types that gguf-py does not quantise to."""
+    elements, block_bytes = gguf.GGML_QUANT_SIZES[kind]
+    blocks = rng.integers(0, 256, (ROWS * ELEMENTS // elements, block_bytes), dtype=np.uint8)
     scales = rng.uniform(1e-4, 1e-2, (blocks.shape[0], 2)).astype("<f2").view(np.uint8).reshape(-1, 4)
-    if kind == gguf.GGMLQuantizationType.Q6_K:
-        blocks[:, 208:210] = scales[:, :2]  # d stands behind
+    if kind.name == "MXFP4":  # an exponent; the least ones make denormals
+        blocks[:, 0] = rng.integers(100, 130, blocks.shape[0])
+        blocks[:4, 0] = [0, 1, 2, 200]
+    elif kind.name in BEHIND:  # d, dmin stand behind
+        at = BEHIND[kind.name]
+        blocks[:, at:] = scales[:, :block_bytes - at]
+    elif kind.name in ("IQ4_NL", "IQ4_XS"):
+        blocks[:, 0:2] = scales[:, :2]
     else:
         blocks[:, 0:4] = scales  # d, dmin
     return blocks.reshape(ROWS, -1)
@@ -41,7 +49,7 @@ def main():
     with open(sys.argv[1], "w", encoding="ascii") as out:
         for name in TYPES:
             kind = gguf.GGMLQuantizationType[name]
-            rows = random_blocks(rng, kind) if name.endswith("_K") else quantised(rng, kind)
+            rows = quantised(rng, kind) if name.endswith(("_0", "_1")) else random_blocks(rng, kind)
             values = gguf.quants.dequantize(rows, kind).astype("<f4")
             out.write(f"type {name} {ROWS} {ELEMENTS}\n")
             for row, value in zip(rows, values):

@@ -64,12 +64,14 @@ static void gemm_output(const sl_gemm_args *args, sl_wtype type, size_t o)
             const float *scale = (const float *)(const void *)row;
             const float *sum = (const float *)(const void *)(row + sl_qrow_sum_off(args->n_in));
             const int8_t *q = (const int8_t *)(row + sl_qrow_q_off(args->n_in)) + g * SL_GROUP;
-            int32_t dot = 0;
+            int32_t dot = 0, minimums = 0;
             for (size_t e = 0; e < SL_GROUP; e++)
                 dot += weights.q[e] * q[e];
+            for (size_t e = 0; type == SL_WTYPE_Q2_K && e < SL_GROUP; e++)
+                minimums += weights.m[e / 16] * q[e];
             float acc = fmaf((float)dot, weights.ws * scale[g], args->out[r * args->out_stride + o]);
             if (has_minimum)
-                acc = fmaf(weights.mw, scale[g] * sum[g], acc);
+                acc = fmaf(weights.mw, scale[g] * (type == SL_WTYPE_Q2_K ? (float)minimums : sum[g]), acc);
             args->out[r * args->out_stride + o] = acc;
         }
     }
@@ -119,6 +121,31 @@ void sl_gemm_q5_k_ref(const sl_gemm_args *args)
 void sl_gemm_q6_k_ref(const sl_gemm_args *args)
 {
     gemm_quantised(args, SL_WTYPE_Q6_K);
+}
+
+void sl_gemm_q2_k_ref(const sl_gemm_args *args)
+{
+    gemm_quantised(args, SL_WTYPE_Q2_K);
+}
+
+void sl_gemm_q3_k_ref(const sl_gemm_args *args)
+{
+    gemm_quantised(args, SL_WTYPE_Q3_K);
+}
+
+void sl_gemm_iq4_nl_ref(const sl_gemm_args *args)
+{
+    gemm_quantised(args, SL_WTYPE_IQ4_NL);
+}
+
+void sl_gemm_iq4_xs_ref(const sl_gemm_args *args)
+{
+    gemm_quantised(args, SL_WTYPE_IQ4_XS);
+}
+
+void sl_gemm_mxfp4_ref(const sl_gemm_args *args)
+{
+    gemm_quantised(args, SL_WTYPE_MXFP4);
 }
 
 static float weight_at(sl_wtype type, const uint8_t *row, size_t k)

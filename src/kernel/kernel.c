@@ -122,7 +122,9 @@ sl_gemm_fn sl_kernels_gemm(const sl_kernels *kernels, sl_wtype type)
         [SL_WTYPE_Q4_0] = kernels->gemm_q4_0, [SL_WTYPE_Q4_1] = kernels->gemm_q4_1,
         [SL_WTYPE_Q5_0] = kernels->gemm_q5_0, [SL_WTYPE_Q5_1] = kernels->gemm_q5_1,
         [SL_WTYPE_Q4_K] = kernels->gemm_q4_k, [SL_WTYPE_Q5_K] = kernels->gemm_q5_k,
-        [SL_WTYPE_Q6_K] = kernels->gemm_q6_k,
+        [SL_WTYPE_Q6_K] = kernels->gemm_q6_k, [SL_WTYPE_Q2_K] = kernels->gemm_q2_k,
+        [SL_WTYPE_Q3_K] = kernels->gemm_q3_k, [SL_WTYPE_IQ4_NL] = kernels->gemm_iq4_nl,
+        [SL_WTYPE_IQ4_XS] = kernels->gemm_iq4_xs, [SL_WTYPE_MXFP4] = kernels->gemm_mxfp4,
     };
     assert(type < SL_WTYPE_COUNT);
     return by_type[type];

@@ -109,8 +109,18 @@ typedef bool (*sl_kv_pack_fn)(uint8_t *tile, size_t key, const float *k, const f
  *  Q6_K, 210*w bytes: 8 groups of q as Q4_0 and h [2][w][4], bits 2*k and 2*k+1 of byte b of [i][j] = high two bits of
  *                     element 16*i+4*k+b, value + 32 (24*w bytes each); s [8][w][2] int8: of each group's elements
  *                     0..15 and 16..31; d [w] binary16
+ *  Q2_K, 84*w bytes:  8 groups of q [2][w][4], bits 2*k and 2*k+1 of byte b of [i][j] = element 16*i+4*k+b (8*w bytes
+ *                     each); s [8][w][2]: of each group's elements 0..15 and 16..31 a byte, low nibble the scale, high
+ *                     nibble the minimum; d [w], dmin [w] binary16
+ *  Q3_K, 110*w bytes: 8 groups of q as Q2_K and h as Q5_0, value + 4 (12*w bytes each); s [3][w] uint32 as Q4_K:
+ *                     field f the scale of elements 16*f..16*f+15, + 32; d [w] binary16
+ *  IQ4_NL, 18*w bytes: as Q4_0, each nibble an index into sixteen values (weight.c)
+ *  IQ4_XS, 136*w bytes: 8 groups of q as IQ4_NL; scale of group g, + 32: its low four bits nibble g of l [w][4], its
+ *                     high two bits those from bit 2*g on of h [w] uint16; d [w] binary16
+ *  MXFP4, 17*w bytes: q as Q4_0, each nibble an index into sixteen values; e [w] bytes: d = 2^(e - 128)
  *  Product of a K type's group (the others: see gemm_ref.c): Q4_K, Q5_K: ws = d * scale, mw = -(dmin * minimum), as
- *  Q4_1; Q6_K: the integer sum takes the two scales in, ws = d. */
+ *  Q4_1; Q6_K, Q3_K: the integer sum takes the two scales in, ws = d; Q2_K, too, and a second integer sum the two
+ *  minimums, mw = -dmin; IQ4_XS: ws = d * scale. */
 typedef enum sl_wtype {
     SL_WTYPE_F32,
     SL_WTYPE_F16,
@@ -123,6 +133,11 @@ typedef enum sl_wtype {
     SL_WTYPE_Q4_K,
     SL_WTYPE_Q5_K,
     SL_WTYPE_Q6_K,
+    SL_WTYPE_Q2_K,
+    SL_WTYPE_Q3_K,
+    SL_WTYPE_IQ4_NL,
+    SL_WTYPE_IQ4_XS,
+    SL_WTYPE_MXFP4,
     SL_WTYPE_COUNT
 } sl_wtype;
 
@@ -133,7 +148,7 @@ size_t sl_wtype_block_elems(sl_wtype type);
 /* Bytes of one row of n elements, in GGUF and packed alike. */
 size_t sl_wtype_row_bytes(sl_wtype type, size_t n);
 bool sl_wtype_is_quantised(sl_wtype type);
-bool sl_wtype_has_minimum(sl_wtype type); /* Q4_1, Q5_1, Q4_K, Q5_K */
+bool sl_wtype_has_minimum(sl_wtype type); /* Q4_1, Q5_1, Q4_K, Q5_K, Q2_K */
 const char *sl_wtype_name(sl_wtype type);
 
 /* Packs one panel: `rows` = w consecutive GGUF rows of n_in elements (unaligned), to `panel` (w row-bytes). */
@@ -141,14 +156,15 @@ void sl_weight_pack_panel(sl_wtype type, void *panel, const void *rows, size_t w
 
 /* One output's group of a packed panel, in numbers; quantised types. */
 typedef struct sl_weight_group {
-    int16_t q[SL_GROUP]; /* with its offset taken off; Q6_K: times its sub-scale, |q| <= 4096 */
-    float ws, mw;        /* element = ws * q + mw, mw where the type has a minimum */
+    int16_t q[SL_GROUP]; /* with its offset taken off; Q6_K, Q2_K, Q3_K: times its sub-scale, |q| <= 4096 */
+    int16_t m[2];        /* of elements 0..15 and 16..31: 1, Q2_K: their minimum, 0..15 */
+    float ws, mw;        /* element = ws * q + mw * m, mw where the type has a minimum */
 } sl_weight_group;
 
 /* Group g of output j of a panel of w outputs. The plain reading of the layouts above: for the reference, for tests. */
 void sl_weight_group_read(sl_wtype type, const void *panel, size_t w, size_t j, size_t g, sl_weight_group *out);
 
-/* One row of a packed matrix as floats: ws * q, or fma(ws, q, mw), rounded once. For embeddings. */
+/* One row of a packed matrix as floats: ws * q, or fma(ws, q, mw * m), rounded once. For embeddings. */
 void sl_weight_row(sl_wtype type, const void *packed, size_t n_out, size_t n_in, size_t row, float *out);
 
 /* A quantised input row of n elements: scale[n/32], sum[n/32] (exact sum of a group's q as float), q[n]. Rows of

@@ -25,6 +25,11 @@
     X(gemm_q4_k, sl_gemm_fn)            \
     X(gemm_q5_k, sl_gemm_fn)            \
     X(gemm_q6_k, sl_gemm_fn)            \
+    X(gemm_q2_k, sl_gemm_fn)            \
+    X(gemm_q3_k, sl_gemm_fn)            \
+    X(gemm_iq4_nl, sl_gemm_fn)          \
+    X(gemm_iq4_xs, sl_gemm_fn)          \
+    X(gemm_mxfp4, sl_gemm_fn)           \
     X(rmsnorm, sl_rmsnorm_fn)           \
     X(rope_norm, sl_rope_norm_fn)       \
     X(rope_neox, sl_rope_norm_fn)       \

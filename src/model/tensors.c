@@ -12,6 +12,8 @@ static const struct {
     {0, SL_WTYPE_F32},   {1, SL_WTYPE_F16},   {30, SL_WTYPE_BF16}, {8, SL_WTYPE_Q8_0},
     {2, SL_WTYPE_Q4_0},  {3, SL_WTYPE_Q4_1},  {6, SL_WTYPE_Q5_0},  {7, SL_WTYPE_Q5_1},
     {12, SL_WTYPE_Q4_K}, {13, SL_WTYPE_Q5_K}, {14, SL_WTYPE_Q6_K},
+    {10, SL_WTYPE_Q2_K}, {11, SL_WTYPE_Q3_K}, {20, SL_WTYPE_IQ4_NL}, {23, SL_WTYPE_IQ4_XS},
+    {39, SL_WTYPE_MXFP4},
 };
 
 /* ----------------------------------------------------------------------------------------------------- what is wanted */

@@ -26,9 +26,36 @@ static double half_at(const uint8_t *at)
     return (double)sl_float_of_half((uint16_t)(at[0] | at[1] << 8));
 }
 
+/* Q2_K, Q3_K, IQ4_XS: likewise. */
+static void element_of_few_bits(sl_wtype type, const uint8_t *block, size_t i, element *e)
+{
+    static const int iq4[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+    const size_t half = i / 128, l = i % 32, shift = i % 128 / 32 * 2, sixteen = i / 16;
+    if (type == SL_WTYPE_IQ4_XS) {
+        const size_t ib = i / 32;
+        int ls = (block[4 + ib / 2] >> 4 * (ib % 2) & 15) | ((block[2] | block[3] << 8) >> 2 * ib & 3) << 4;
+        e->d = half_at(block) * (ls - 32);
+        e->q = iq4[l < 16 ? block[8 + 16 * ib + l] & 15 : block[8 + 16 * ib + l - 16] >> 4];
+    } else if (type == SL_WTYPE_Q2_K) {
+        e->d = half_at(block + 80) * (block[sixteen] & 15);
+        e->m = -(half_at(block + 82) * (block[sixteen] >> 4));
+        e->q = block[16 + half * 32 + l] >> shift & 3;
+    } else {
+        const uint8_t *s = block + 96;
+        int low = sixteen < 8 ? s[sixteen] & 15 : s[sixteen - 8] >> 4;
+        int scale = (low | (s[8 + sixteen % 4] >> 2 * (sixteen / 4) & 3) << 4) - 32;
+        e->d = half_at(block + 108);
+        e->q = scale * ((block[32 + half * 32 + l] >> shift & 3) - (block[l] >> (i / 32) & 1 ? 0 : 4));
+    }
+}
+
 /* Source: ggml's dequantize_row_* functions, as they read, not as src/kernel/weight.c does. */
 static void element_of_k(sl_wtype type, const uint8_t *block, size_t i, element *e)
 {
+    if (type == SL_WTYPE_Q2_K || type == SL_WTYPE_Q3_K || type == SL_WTYPE_IQ4_XS) {
+        element_of_few_bits(type, block, i, e);
+        return;
+    }
     if (type == SL_WTYPE_Q6_K) {
         size_t half = i / 128, l = i % 32, quarter = i % 128 / 32;
         const uint8_t *ql = block + half * 64, *qh = block + 128 + half * 32;
@@ -54,6 +81,13 @@ static void element_of_k(sl_wtype type, const uint8_t *block, size_t i, element 
 
 static void element_of_32(sl_wtype type, const uint8_t *block, size_t i, element *e)
 {
+    static const int iq4[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+    static const int mxfp4[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+    if (type == SL_WTYPE_MXFP4) {
+        e->d = ldexp(1.0, block[0] - 128);
+        e->q = mxfp4[i < 16 ? block[1 + i] & 15 : block[1 + i - 16] >> 4];
+        return;
+    }
     const uint8_t *values = block + (sl_wtype_has_minimum(type) ? 4 : 2);
     e->d = half_at(block);
     e->m = sl_wtype_has_minimum(type) ? half_at(block + 2) : 0.0;
@@ -67,6 +101,8 @@ static void element_of_32(sl_wtype type, const uint8_t *block, size_t i, element
     e->q = i < 16 ? values[i] & 15 : values[i - 16] >> 4;
     e->q += five && values[(int)(i / 8) - 4] >> i % 8 & 1 ? 16 : 0;
     e->q -= type == SL_WTYPE_Q4_0 ? 8 : type == SL_WTYPE_Q5_0 ? 16 : 0;
+    if (type == SL_WTYPE_IQ4_NL)
+        e->q = iq4[e->q];
 }
 
 static element element_of(sl_wtype type, const uint8_t *row, size_t k)
@@ -103,12 +139,18 @@ static void fill_rows(sl_wtype type, uint8_t *rows, size_t bytes)
         float value = cg_value(CG_MODE_NORMAL);
         uint16_t half = sl_half_of_float(value), minimum = sl_half_of_float(cg_value(CG_MODE_NORMAL) * 4.0f);
         uint16_t brain = (uint16_t)(sl_bits_of_float(value) >> 16);
+        const size_t behind = type == SL_WTYPE_Q6_K   ? 208
+                              : type == SL_WTYPE_Q2_K ? 80
+                              : type == SL_WTYPE_Q3_K ? 108
+                                                      : 0;
         if (type == SL_WTYPE_F32)
             memcpy(rows + at, &value, 4);
+        else if (type == SL_WTYPE_MXFP4)
+            rows[at] = (uint8_t)(110 + cg_below(30));
         else
-            memcpy(rows + at + (type == SL_WTYPE_Q6_K ? 208 : 0), type == SL_WTYPE_BF16 ? &brain : &half, 2);
+            memcpy(rows + at + behind, type == SL_WTYPE_BF16 ? &brain : &half, 2);
         if (sl_wtype_has_minimum(type))
-            memcpy(rows + at + 2, &minimum, 2);
+            memcpy(rows + at + behind + 2, &minimum, 2);
     }
 }
 
@@ -204,14 +246,14 @@ static double quantised_product(sl_wtype type, const uint8_t *row, const uint8_t
     double total = 0;
     *mass = 0;
     for (size_t g = 0; g < n_in / SL_GROUP; g++) {
-        int dot = 0, sum = 0;
-        element e = {0, 0, 0, 0};
-        for (size_t k = g * SL_GROUP; k < (g + 1) * SL_GROUP; k++) {
-            e = element_of(type, row, k);
-            dot += e.q * q[k];
-            sum += q[k];
+        double product = 0, minimum = 0;
+        for (size_t k = g * SL_GROUP; k < (g + 1) * SL_GROUP; k++) { /* exact; d and m may differ between halves */
+            const element e = element_of(type, row, k);
+            product += e.d * e.q * q[k];
+            minimum += e.m * q[k];
         }
-        double product = e.d * (double)scale[g] * dot, minimum = e.m * (double)scale[g] * sum;
+        product *= (double)scale[g];
+        minimum *= (double)scale[g];
         total += product + minimum;
         *mass += fabs(product) + fabs(minimum);
     }
@@ -234,7 +276,8 @@ static void run_reference(sl_wtype type, const sl_gemm_args *args)
 {
     static const sl_gemm_fn references[SL_WTYPE_COUNT] = {
         sl_gemm_f32_ref,  sl_gemm_f16_ref,  sl_gemm_bf16_ref, sl_gemm_q8_0_ref, sl_gemm_q4_0_ref, sl_gemm_q4_1_ref,
-        sl_gemm_q5_0_ref, sl_gemm_q5_1_ref, sl_gemm_q4_k_ref, sl_gemm_q5_k_ref, sl_gemm_q6_k_ref};
+        sl_gemm_q5_0_ref, sl_gemm_q5_1_ref, sl_gemm_q4_k_ref, sl_gemm_q5_k_ref, sl_gemm_q6_k_ref,
+        sl_gemm_q2_k_ref, sl_gemm_q3_k_ref, sl_gemm_iq4_nl_ref, sl_gemm_iq4_xs_ref, sl_gemm_mxfp4_ref};
     references[type](args);
 }
 

@@ -22,7 +22,8 @@ typedef struct shape {
 
 #define TYPES(X)                                                                                                       \
     X(F32, f32) X(F16, f16) X(BF16, bf16) X(Q8_0, q8_0) X(Q4_0, q4_0) X(Q4_1, q4_1) X(Q5_0, q5_0) X(Q5_1, q5_1)        \
-    X(Q4_K, q4_k) X(Q5_K, q5_k) X(Q6_K, q6_k)
+    X(Q4_K, q4_k) X(Q5_K, q5_k) X(Q6_K, q6_k) X(Q2_K, q2_k) X(Q3_K, q3_k) X(IQ4_NL, iq4_nl) X(IQ4_XS, iq4_xs)         \
+    X(MXFP4, mxfp4)
 
 #define ENTRY(type, name) [SL_WTYPE_##type] = SL_KERNEL_ENTRY_gemm_##name,
 static const size_t ENTRIES[] = {TYPES(ENTRY)};

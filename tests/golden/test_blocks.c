@@ -110,7 +110,7 @@ static double mass_of(const blocks *b, const uint8_t *packed, size_t n_out, size
         sl_weight_group_read(b->type, packed + first * sl_wtype_row_bytes(b->type, b->n_in), w, o - first, g, &group);
         for (size_t e = 0; e < SL_GROUP; e++) {
             double input = fabs((double)scale[g] * q[g * SL_GROUP + e]);
-            mass += input * (fabs((double)group.ws * group.q[e]) + fabs((double)group.mw));
+            mass += input * (fabs((double)group.ws * group.q[e]) + fabs((double)group.mw * group.m[e / 16]));
         }
     }
     return mass;

@@ -124,8 +124,8 @@ void measure_projections(const sl_kernels *kernels, const real_rows *real)
             measure_sum sum = {0};
             op.type = (sl_wtype)type;
             strcat(name, sl_wtype_name(op.type));
-            if (set == MEASURE_SET_REAL && !fits)
-                continue;
+            if ((set == MEASURE_SET_REAL && !fits) || (type != SL_WTYPE_F32 && ggml_types[type] == 0))
+                continue; /* 0: nothing here encodes to it */
             if (set == MEASURE_SET_REAL) {
                 add_real(kernels, real, &op, &sum);
             } else {
