@@ -79,7 +79,7 @@ def reading(done, walked, written_at_most):
 def score_ways(program, model, text):
     # Each way of reading flash in turn
     ways = [["--io", "uring" if has_io_uring() else "auto"], ["--io", "pool"], ["--io", "buffered"]]
-    for kv, more in (("q8_0", 30), ("f16", 60)):
+    for kv, more in (("q8_0", 30), ("f16", 40)):
         pipe = text + ".logits"
         base = [program, "score", "-m", model, "-f", text, "--top", "2", "--json", "--kv", kv, "--verbose"]
         least = least_budget(base + ["--window", "64"])
@@ -88,11 +88,12 @@ def score_ways(program, model, text):
             continue
         want = None
         mib = 1 << 20
-        for ram, options in ((least + 400 * mib, ["--threads", "1"]),
-                             (least, ["--window", "64", "--threads", "2"] + ways[0]),
-                             (least + 4 * mib, ["--threads", "7"] + ways[1]),
-                             (least + 10 * mib, ["--window", "512", "--ring", "2M", "--threads", "3"] + ways[2]),
-                             (least + more // 2 * mib, ["--threads", "2"])):
+        budgets = [(least + 400 * mib, ["--threads", "1"]),
+                   (least, ["--window", "64", "--threads", "2"] + ways[0]),
+                   (least + more // 2 * mib, ["--threads", "2"]),
+                   (least + 4 * mib, ["--threads", "7"] + ways[1]),
+                   (least + 10 * mib, ["--window", "512", "--ring", "2M", "--threads", "3"] + ways[2])]
+        for ram, options in budgets if kv == "q8_0" else budgets[:3]:
             os.mkfifo(pipe)
             got = []
             reader = threading.Thread(target=hash_pipe, args=(pipe, got), daemon=True)
