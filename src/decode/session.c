@@ -330,8 +330,8 @@ static sl_status commit_if_due(sl_session *s, size_t n_rows, size_t n_all, sl_er
     return commit_all(s, n_all, err);
 }
 
-/* A polite end amid a window: what the windows before it have stored is kept, so far as that goes quickly and well; what
- * was committed before stays so in any case. */
+/* A polite end amid a window: what the windows before it have stored is kept, so far as that goes quickly and well;
+ * what was committed before stays so in any case. */
 static void keep_before_end(sl_session *s)
 {
     sl_err why;

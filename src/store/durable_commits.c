@@ -1,5 +1,5 @@
-/* Commit records: four places, of which one counts. A right checksum says that a record is whole, not that it is of this
- * text: what counts is what its second copy or the commit before bears out. */
+/* Commit records: four places, of which one counts. A right checksum says that a record is whole, not that it is of
+ * this text: what counts is what its second copy or the commit before bears out. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
