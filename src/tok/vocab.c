@@ -150,7 +150,7 @@ static bool token_decode(const sl_vocab *vocab, uint8_t kind, sl_tok_text spelli
         *size = piece_decode(spelling.data, spelling.size, out);
         return kind == SL_TOK_KIND_USER_DEFINED;
     }
-    bool is_bytes = spelling_decode(spelling.data, spelling.size, out, size);
+    bool is_bytes = !vocab->is_pieces && spelling_decode(spelling.data, spelling.size, out, size);
     if (is_bytes &&
         (!is_spelt_out(kind) || *size == 0 || (*size == spelling.size && memcmp(out, spelling.data, *size) == 0)))
         return false;

@@ -112,6 +112,22 @@ static void unused_pieces_are_taken_apart(void **unused)
     sl_tok_destroy(tok);
 }
 
+/* Found by fuzzing: an unknown or control token of one letter stood for that letter in plain text. */
+static void control_tokens_are_no_pieces(void **unused)
+{
+    (void)unused;
+    const tok_piece list[] = {{SP, 1, -1}, {"q", 2, 0}, {"z", 3, 0}, {"z", 1, -2}};
+    tok_pieces p = of(list, 4);
+    sl_tok_source source = tok_pieces_source(&p);
+    sl_tok *tok;
+    sl_err err = {0};
+    if (sl_tok_create(&source, &budget, &tok, &err) != SL_OK)
+        fail_msg("%s", err.text);
+    expect(tok, "qz", false, IDS(S, BYTE('q'), S + 3));
+    expect(tok, "qz", true, IDS(S + 1, S + 2));
+    sl_tok_destroy(tok);
+}
+
 static void user_defined_pieces_come_first(void **unused)
 {
     (void)unused;
@@ -340,6 +356,7 @@ int main(void)
         cmocka_unit_test(pieces_merge_by_score),
         cmocka_unit_test(what_is_no_piece_is_bytes),
         cmocka_unit_test(unused_pieces_are_taken_apart),
+        cmocka_unit_test(control_tokens_are_no_pieces),
         cmocka_unit_test(user_defined_pieces_come_first),
         cmocka_unit_test(texts_begin_with_a_space_of_their_own),
         cmocka_unit_test(long_and_short_runs_are_the_definition),
