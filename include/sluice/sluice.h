@@ -37,7 +37,7 @@ typedef struct sl_engine_options {
     /* A second, smaller model with the same tokens, to draft with (SL_DRAFT_WITH_MODEL); refused where a token differs,
      * naming the first. Read by sl_engine_open. NULL: none. */
     const char *draft_model_path;
-    /* The chat template, by the name of its family, instead of the model file's own (NULL); SL_USAGE lists the names. */
+    /* The chat template, by its family's name, instead of the model file's own (NULL); SL_USAGE lists the names. */
     const char *chat_template;
     const char *trace_path; /* Chrome trace of everything the engine does; NULL: none */
     /* One line of text: `warning` false = information. NULL: silent. */
@@ -92,8 +92,8 @@ typedef struct sl_prompt {
     const char *question;
     size_t question_size;
     bool chat; /* one user message in the model's chat template */
-    /* with chat: the message that the conversation begins with. NULL: the template's own, if it has one. SL_REFUSED: the
-     * template has no place for one, or the stored conversation begins otherwise. */
+    /* with chat: the message that the conversation begins with. NULL: the template's own, if it has one. SL_REFUSED:
+     * the template has no place for one, or the stored conversation begins otherwise. */
     const char *system;
     size_t system_size;
     bool open; /* the document of a context file: questions follow later, so no template tail */

@@ -41,7 +41,8 @@ static const sl_chat_family families[] = {
     {.name = "mistral-v3", .marks = {"[AVAILABLE_TOOLS]", "\"[INST] \"", "\"[/INST]\""}, .joined = {"", "\n\n"},
      .start = "", .user = "[INST] ", .ask = "[/INST]", .end = "\x02"},
     {.name = "llama2", .marks = {"<<SYS>>", "bos_token + '[INST] '", "' [/INST]'", ".strip()"},
-     .joined = {"<<SYS>>\n", "\n<</SYS>>\n\n"}, .start = "", .user = "[INST] ", .ask = " [/INST]", .end = "\x02\x01", .trims = true},
+     .joined = {"<<SYS>>\n", "\n<</SYS>>\n\n"}, .start = "", .user = "[INST] ", .ask = " [/INST]", .end = "\x02\x01",
+     .trims = true},
     /* Mistral 7B v0.1, v0.2 and Mixtral: later templates have one space more in front, and system messages */
     {.name = "mistral-v1", .marks = {"' [INST] '", "' [/INST]'"}, .joined = {"", "\n\n"}, .start = "",
      .user = " [INST] ", .ask = " [/INST]", .end = "\x02"},

@@ -1,6 +1,7 @@
 /* GGUF model files, versions 2 and 3 (format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md).
  *
- * Owns: the open file, the others of a split model (NAME-00001-of-0000N.gguf), metadata and tensor directory in memory. Refuses: whatever could make a reader over-read,
+ * Owns: the open file, the others of a split model (NAME-00001-of-0000N.gguf), metadata and tensor directory in
+ * memory. Refuses: whatever could make a reader over-read,
  * over-allocate or wrap, before any allocation that the file's own size does not justify. Tensor data are read on
  * demand, never mapped. Thread rule: an open file may be read from any thread; open and close by one. */
 #ifndef SL_GGUF_H

@@ -39,8 +39,8 @@ static sl_status open_part(sl_gguf *gguf, uint64_t number, uint64_t count, sl_er
     char path[PATH_BYTES];
     if (!part_path(gguf->path, number, count, path))
         return sl_gguf_damaged(gguf, err,
-                               "the first of %" PRIu64 " files of a split model; its name ends with -00001-of-%05" PRIu64
-                               ".gguf, by which the others are found",
+                               "the first of %" PRIu64 " files of a split model; its name ends with "
+                               "-00001-of-%05" PRIu64 ".gguf, by which the others are found",
                                count, count);
     sl_gguf *part = NULL;
     uint64_t its_number = 0, its_count = 0;

@@ -1,5 +1,5 @@
 /* Conversations in every known chat template, against what Jinja renders (tests/golden/README.md). SLUICE_TEMPLATES
- * names another golden file, of published templates: those that the engine refuses are told, the others must be equal. */
+ * names another golden file, of published templates: those that the engine refuses are told, the others are equal. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

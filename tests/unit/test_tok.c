@@ -211,7 +211,8 @@ static void test_bad_sources(void **state)
     assert_refused(&source, "tokenizer: unknown kind \"t5\" (tokenizer.ggml.model), known are gpt2, llama");
     source = tok_tiny_source(&tiny, "qwen7");
     assert_refused(&source, "tokenizer: unknown split pattern \"qwen7\" (tokenizer.ggml.pre), known are default, "
-                            "gpt-2, smollm, falcon, llama-bpe, qwen2, qwen35, tekken, gpt-4o, deepseek-v3, deepseek-coder");
+                            "gpt-2, smollm, falcon, llama-bpe, qwen2, qwen35, tekken, gpt-4o, deepseek-v3, "
+                            "deepseek-coder");
     source = tok_tiny_source(&tiny, "gpt-2");
     source.n_merges = 0;
     assert_refused(&source, "tokenizer: no merges (tokenizer.ggml.merges), which gpt2 works by");
