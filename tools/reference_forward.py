@@ -46,6 +46,7 @@ class Llama:
         self.rope_dim = get("rope.dimension_count", self.head_dim)
         self.rope_base = get("rope.freq_base", 10000.0)
         self.rope_factor = get("rope.scaling.factor", 1.0) if get("rope.scaling.type") == "linear" else 1.0
+        self.span = get("attention.sliding_window", 0)  # every layer slides, as Mistral's do
         self.eps = get("attention.layer_norm_rms_epsilon")
         self.embedding = self.file.tensors["token_embd.weight"]
         self.output = self.file.tensors.get("output.weight", self.embedding)
@@ -100,6 +101,8 @@ class Llama:
         for start in range(0, n, ROWS):
             end = min(start + ROWS, n)
             hidden = np.arange(end)[None, :] > np.arange(start, end)[:, None]
+            if self.span:
+                hidden |= np.arange(end)[None, :] <= np.arange(start, end)[:, None] - self.span
             for head in range(self.n_heads):
                 scores = (q[start:end, head] @ k[:end, head // group].T) * scale
                 scores[hidden] = -np.inf

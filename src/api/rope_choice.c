@@ -69,7 +69,7 @@ sl_status sl_rope_check(const sl_engine *engine, const sl_context_options *o, sl
         return sl_err_set(err, SL_USAGE, "YaRN's beta slow is %g, more than its beta fast, %g", rope.slow, rope.fast);
     const bool is_long = rope.kind == SL_ROPE_KIND_LONG_SHORT || rope.kind == SL_ROPE_KIND_LONG_LONG;
     if (is_long && o->rope_scale > 1.0)
-        return sl_err_set(err, SL_USAGE, "the model's LongRoPE has no factor to set: add --rope-scaling linear or yarn");
+        return sl_err_set(err, SL_USAGE, "LongRoPE has no factor to set: add --rope-scaling linear or yarn");
     if (!is_long && o->rope.set != SL_ROPE_SET_AUTO)
         return sl_err_set(err, SL_USAGE, "the model has no short and long set of RoPE factors");
     return SL_OK;

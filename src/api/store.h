@@ -22,8 +22,8 @@ sl_rope sl_engine_rope(const sl_engine *engine, const sl_context_options *option
 sl_status sl_rope_check(const sl_engine *engine, const sl_context_options *options, sl_err *err) SL_CHECK;
 uint64_t sl_rope_trained_tokens(const sl_engine *engine, const sl_context_options *options);
 /* Cuts a context that will be fed so many tokens to what LongRoPE's short set serves. */
-sl_status sl_rope_check_length(const sl_engine *engine, const sl_context_options *options, size_t *n_context, size_t fed,
-                               sl_err *err) SL_CHECK;
+sl_status sl_rope_check_length(const sl_engine *engine, const sl_context_options *options, size_t *n_context,
+                               size_t fed, sl_err *err) SL_CHECK;
 void sl_rope_options_of(const sl_identity *identity, sl_context_options *out);
 
 /* Before a context takes the file: same engine, same identity, has the tokens that are wanted. */

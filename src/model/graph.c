@@ -207,7 +207,8 @@ sl_status sl_graph_logits(sl_graph *graph, size_t first, size_t n, float *out, s
     sl_graph_for_rows(graph, cap_logits_row);
     for (size_t i = 0; i < n; i++)
         if (graph->bad[i])
-            return sl_err_set(err, SL_FAILED, "logits are not finite: position %" PRIu64, sl_graph_pos(graph, first + i));
+            return sl_err_set(err, SL_FAILED, "logits are not finite: position %" PRIu64,
+                              sl_graph_pos(graph, first + i));
     return SL_OK;
 }
 

@@ -155,7 +155,7 @@ sl_status sl_rope_read(const sl_gguf *gguf, const sl_arch *arch, uint32_t head_d
         return sl_err_set(err, SL_DAMAGED, "%s: %s.rope.dimension_count is %u, expected even and at most %u",
                           sl_gguf_path(gguf), arch->name, out->dims, head_dim);
     if (out->low >= out->high || out->slow > out->fast)
-        return sl_err_set(err, SL_DAMAGED, "%s: %s.rope.scaling: low frequency factor %g, high %g; beta slow %g, fast %g",
+        return sl_err_set(err, SL_DAMAGED, "%s: %s.rope.scaling: low factor %g, high %g; beta slow %g, fast %g",
                           sl_gguf_path(gguf), arch->name, out->low, out->high, out->slow, out->fast);
     return read_kind(&r, arch, out, err);
 }

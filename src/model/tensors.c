@@ -16,7 +16,7 @@ static const struct {
     {39, SL_WTYPE_MXFP4},
 };
 
-/* ----------------------------------------------------------------------------------------------------- what is wanted */
+/* ------------------------------------------------------------------------------------------------- what is wanted */
 
 static sl_tensor_want *add(sl_tensor_wants *wants, const char *name, size_t n_in, size_t off)
 {
@@ -128,7 +128,7 @@ void sl_tensor_wants_of_layer(const sl_hparams *hp, uint32_t layer, sl_tensor_wa
     }
 }
 
-/* ------------------------------------------------------------------------------------------------------- what is there */
+/* -------------------------------------------------------------------------------------------------- what is there */
 
 static bool find_type(uint32_t ggml_type, sl_wtype *out)
 {

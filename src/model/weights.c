@@ -101,8 +101,8 @@ static sl_status check_divisors(const loader *l, const char *name, const float *
 {
     for (uint32_t i = 0; divisors && i < l->weights->hp.rope.dims / 2; i++)
         if (!(divisors[i] >= 1e-3f && divisors[i] <= 1e6f))
-            return sl_err_set(err, SL_DAMAGED, "%s: %s[%u] is %g, expected 0.001 to 1e6", sl_gguf_path(l->gguf), name, i,
-                              (double)divisors[i]);
+            return sl_err_set(err, SL_DAMAGED, "%s: %s[%u] is %g, expected 0.001 to 1e6", sl_gguf_path(l->gguf), name,
+                              i, (double)divisors[i]);
     return SL_OK;
 }
 

@@ -90,7 +90,9 @@ size_t sl_geom_max_part_bytes(const sl_geom *geom)
 bool sl_geom_is_same(const sl_geom *a, const sl_geom *b)
 {
     bool is_same = a->type == b->type && a->n_layers == b->n_layers;
-    for (uint32_t i = 0; is_same && i < a->n_layers; i++)
-        is_same = a->layers[i].n_kv_heads == b->layers[i].n_kv_heads && a->layers[i].head_dim == b->layers[i].head_dim && a->layers[i].span == b->layers[i].span;
+    for (uint32_t i = 0; is_same && i < a->n_layers; i++) {
+        const sl_kv_layer *one = &a->layers[i], *other = &b->layers[i];
+        is_same = one->n_kv_heads == other->n_kv_heads && one->head_dim == other->head_dim && one->span == other->span;
+    }
     return is_same;
 }

@@ -4,6 +4,18 @@
 
 #include "store/stream_impl.h"
 
+uint64_t sl_stream_first_part(sl_stream *stream, uint64_t pass, uint32_t layer)
+{
+    sl_stream_layer *of = &stream->layers[layer];
+    if (of->first_pass != pass) {
+        /* Rows come behind the full tile groups: inside the unfilled one, or later. */
+        uint64_t groups = pass == stream->pass ? of->walk_groups : of->n_groups;
+        of->first_part = sl_geom_first_seen(&stream->options.geom->layers[layer], groups * SL_TILE) / SL_PART_TOKENS;
+        of->first_pass = pass;
+    }
+    return of->first_part;
+}
+
 static void fill_item(const sl_stream *stream, sl_pos pos, uint64_t groups, sl_ring_item *item)
 {
     const sl_stream_layer *layer = &stream->layers[pos.layer];
@@ -39,7 +51,8 @@ static bool find_next(sl_stream *stream, sl_pos *cursor, sl_ring_item *item)
             return false;
         const sl_stream_layer *layer = &stream->layers[cursor->layer];
         /* A sliding layer that grows sees later parts when it has grown. */
-        if (is_announced && stream->is_growing && !layer->has_grown && stream->options.geom->layers[cursor->layer].span > 0)
+        bool slides = stream->options.geom->layers[cursor->layer].span > 0;
+        if (is_announced && stream->is_growing && !layer->has_grown && slides)
             return false;
         uint64_t groups = is_current ? layer->walk_groups : layer->n_groups;
         bool is_settled = is_current || layer->has_grown || !stream->is_growing;

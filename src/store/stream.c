@@ -216,18 +216,6 @@ sl_status sl_stream_begin(sl_stream *stream, bool will_follow, sl_err *err)
     return SL_OK;
 }
 
-uint64_t sl_stream_first_part(sl_stream *stream, uint64_t pass, uint32_t layer)
-{
-    sl_stream_layer *of = &stream->layers[layer];
-    if (of->first_pass != pass) {
-        /* Rows come behind the full tile groups: inside the unfilled one, or later. */
-        uint64_t groups = pass == stream->pass ? of->walk_groups : of->n_groups;
-        of->first_part = sl_geom_first_seen(&stream->options.geom->layers[layer], groups * SL_TILE) / SL_PART_TOKENS;
-        of->first_pass = pass;
-    }
-    return of->first_part;
-}
-
 /* Of the current pass and a layer that is walked now or later: the next part. */
 static uint64_t next_part(sl_stream *stream, uint32_t layer)
 {

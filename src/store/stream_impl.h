@@ -107,7 +107,8 @@ static inline uint64_t sl_parts_of_groups(uint64_t groups)
 }
 
 /* The part that the pass's walk of a layer begins with: of a sliding layer the first that a row behind what is stored
- * can see any of. What is stored later moves it only in later passes: parts are handed over in order. Under the lock. */
+ * can see any of. What is stored later moves it in later passes only: parts are handed over in order. Under the lock.
+ */
 uint64_t sl_stream_first_part(sl_stream *stream, uint64_t pass, uint32_t layer);
 
 /* Takes back everything planned, read or ready at or behind `pos`. Under the lock. */

@@ -281,9 +281,11 @@ static void add_extras(const tiny_model *model, gguf_build *build, uint32_t laye
     uint64_t q = (uint64_t)model->n_heads * model->head_dim, kv = (uint64_t)model->n_kv_heads * model->head_dim;
     const tiny_part qkv[] = {
         {"attn_q.bias", q, 1, 0, 0.5}, {"attn_k.bias", kv, 1, 0, 0.5}, {"attn_v.bias", kv, 1, 0, 0.3}};
-    const tiny_part more[] = {{"attn_output.bias", model->hidden, 1, 0, 0.2}, {"ffn_down.bias", model->hidden, 1, 0, 0.2}};
+    const tiny_part more[] = {{"attn_output.bias", model->hidden, 1, 0, 0.2},
+                              {"ffn_down.bias", model->hidden, 1, 0, 0.2}};
     const tiny_part gates[] = {{"ffn_gate.bias", model->ffn, 1, 0, 0.3}, {"ffn_up.bias", model->ffn, 1, 0, 0.3}};
-    const tiny_part heads[] = {{"attn_q_norm", model->head_dim, 1, 2, 0.3}, {"attn_k_norm", model->head_dim, 1, 1, 0.2}};
+    const tiny_part heads[] = {{"attn_q_norm", model->head_dim, 1, 2, 0.3},
+                               {"attn_k_norm", model->head_dim, 1, 1, 0.2}};
     const tiny_part post[] = {{"post_attention_norm", model->hidden, 1, 0.6, 0.1},
                               {"post_ffw_norm", model->hidden, 1, 0.6, 0.1}};
     const bool has_more = (flags & SL_ARCH_BIASES) && model->biases;

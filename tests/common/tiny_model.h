@@ -1,5 +1,5 @@
-/* Tiny random models, `llama`s and other families', from a seed: the same bytes on every machine. Keys and tensor names are those that
- * llama.cpp's converter writes. A build that runs out of memory ends the test program. */
+/* Tiny random models, `llama`s and other families', from a seed: the same bytes on every machine. Keys and tensor names
+ * are those that llama.cpp's converter writes. A build that runs out of memory ends the test program. */
 #ifndef TINY_MODEL_H
 #define TINY_MODEL_H
 
@@ -49,8 +49,8 @@ enum { TINY_TOK_END = 0, TINY_TOK_IM_START = 1, TINY_TOK_IM_END = 2, TINY_TOK_BY
 
 /* 2 layers, 4 heads on 2 KV heads of 32, hidden 128, ffn 192, context 8192, F32, tied. */
 tiny_model tiny_model_of_seed(uint64_t seed);
-/* One of a family: an architecture that the engine knows, with what only it has; 6 heads, so that heads are not hidden /
- * head_dim, and as many layers as show its pattern. Sliding layers span 200 tokens. */
+/* One of a family: an architecture that the engine knows, with what only it has; 6 heads, so that they are not
+ * hidden / head_dim, and as many layers as show its pattern. Sliding layers span 200 tokens. */
 tiny_model tiny_model_of_arch(uint64_t seed, const char *arch);
 /* The same with matrices and embedding of a type; for K types 8 heads, hidden 256 and ffn 256, so that it has rows. */
 tiny_model tiny_model_of_type(uint64_t seed, uint32_t type);

@@ -40,6 +40,23 @@ static const struct {
     {"Q4_1 weights, F16 cache", TINY_TYPE_Q4_1, SL_KV_TYPE_F16, UINT64_C(0x1f3d567375a04b6a)},
 };
 
+/* The other architectures, and what models of theirs may have; Q8_0 weights and cache. */
+static const struct {
+    const char *arch, *rope_type;
+    bool long_factors;
+    uint64_t hash;
+} families[] = {
+    {"llama", "yarn", false, UINT64_C(0x27474813c2a728cf)},
+    {"llama", "llama3", false, UINT64_C(0x5566ef0455a16696)},
+    {"qwen2", NULL, false, UINT64_C(0x14ae8a4da23cf4f3)},
+    {"qwen3", NULL, false, UINT64_C(0xd9a7a336807497eb)},
+    {"phi3", NULL, true, UINT64_C(0xa24daba7d2e59808)},
+    {"gemma2", NULL, false, UINT64_C(0x59ad9baf6d085632)},
+    {"gemma3", NULL, false, UINT64_C(0x7ea024129243c387)},
+    {"smollm3", NULL, false, UINT64_C(0x5e2579195e64e812)},
+    {"glm4", NULL, false, UINT64_C(0x8dfd53c8ce4b9ee1)},
+};
+
 static sl_status add_row(void *arg, uint64_t position, const float *logits, sl_err *err)
 {
     (void)position;
@@ -49,14 +66,13 @@ static sl_status add_row(void *arg, uint64_t position, const float *logits, sl_e
     return SL_OK;
 }
 
-static uint64_t hash_of(uint32_t type, sl_kv_type kv, sl_cpu_level level)
+static uint64_t hash_of(const tiny_model *model, sl_kv_type kv, sl_cpu_level level)
 {
     static int32_t ids[N];
     for (size_t i = 0; i < N; i++)
         ids[i] = 3 + (int32_t)((i * i * 31 + i * 17 + 5) % (tiny_model_n_vocab() - 3));
     tiny_run run;
-    tiny_model model = tiny_model_of_type(2026, type);
-    tiny_run_open(&run, &model, level);
+    tiny_run_open(&run, model, level);
     const tiny_ways ways = {2, 192, 2, 1, 100, 0, level};
     sl_pool *pool;
     sl_session *session = tiny_session(&run, kv, &ways, N, &pool);
@@ -81,11 +97,24 @@ static void expect_bits(void **state)
         skip();
     int n_wrong = 0;
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
-        uint64_t got = hash_of(table[i].type, table[i].kv, level);
+        const tiny_model model = tiny_model_of_type(2026, table[i].type);
+        uint64_t got = hash_of(&model, table[i].kv, level);
         if (got != table[i].hash)
             print_message("%s, level %s: %016" PRIx64 ", expected %016" PRIx64 "\n", table[i].name,
                           sl_cpu_level_name(level), got, table[i].hash);
         n_wrong += got != table[i].hash;
+    }
+    for (size_t i = 0; i < sizeof families / sizeof families[0]; i++) {
+        tiny_model model = tiny_model_of_arch(2027 + i, families[i].arch);
+        model.weight_type = model.emb_type = TINY_TYPE_Q8_0;
+        model.rope_type = families[i].rope_type;
+        model.rope_factor = model.rope_type ? 4.0 : 1.0;
+        model.long_factors = families[i].long_factors;
+        uint64_t got = hash_of(&model, SL_KV_TYPE_Q8_0, level);
+        if (got != families[i].hash)
+            print_message("%s, level %s: 0x%016" PRIx64 ", expected %016" PRIx64 "\n", families[i].arch,
+                          sl_cpu_level_name(level), got, families[i].hash);
+        n_wrong += got != families[i].hash;
     }
     assert_int_equal(0, n_wrong);
 }

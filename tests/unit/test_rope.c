@@ -40,7 +40,8 @@ static void angles_of_ten_million_positions_are_exact(void **unused)
         for (uint64_t pos = 0; pos <= 10000000; pos += pos < 100 ? 1 : pos / 7 + 13) {
             sl_rope_turn(&rope, true, freq, pos, c, s);
             for (uint32_t i = 0; i < rope.dims / 2; i++) {
-                long double angle = (long double)pos * powl((long double)bases[b], -2.0L * (long double)i / (long double)rope.dims);
+                long double part = -2.0L * (long double)i / (long double)rope.dims;
+                long double angle = (long double)pos * powl((long double)bases[b], part);
                 worst = fmax(worst, fabs((double)((long double)c[i] - cosl(angle))));
                 worst = fmax(worst, fabs((double)((long double)s[i] - sinl(angle))));
             }
