@@ -13,6 +13,7 @@ typedef struct plan_state {
     sl_engine_info info;
     sl_plan plan;
     sl_estimate estimate;
+    bool has_rows; /* rows was given */
     sl_store_space file; /* of a context file of as many tokens */
 } plan_state;
 
@@ -23,7 +24,7 @@ static bool parse(plan_state *s, int argc, char **argv, int *exit_code, sl_err *
     const sl_arg own[OWN_OPTIONS] = {
         {.name = "tokens", .kind = SL_ARG_KIND_TOKENS, .out = &s->tokens, .required = true, .min = 1,
          .max = INT64_C(1) << 40, .help = "length of the whole context, answer included"},
-        {.name = "rows", .kind = SL_ARG_KIND_INT, .out = &s->rows, .min = 1, .max = 256,
+        {.name = "rows", .kind = SL_ARG_KIND_INT, .out = &s->rows, .given = &s->has_rows, .min = 1, .max = 256,
          .help = "rows that a pass over it serves: the last token and its drafts", .default_text = "64"},
         {.name = "drive-tb", .kind = SL_ARG_KIND_FLOAT, .out = &s->drive_tb, .low = 0.001, .high = 1e9,
          .help = "size of the drive in terabytes: says how many times what is written fills it"},
@@ -237,6 +238,7 @@ static sl_context_options context_options(const plan_state *s)
     sl_context_options options = cli_context_options(&s->machine, (size_t)s->tokens - answer);
     options.predict_tokens = answer;
     options.max_drafts = (size_t)s->rows - 1;
+    options.draft_auto = !s->has_rows; /* as a run by itself has fewer where memory is short */
     return options;
 }
 
