@@ -89,7 +89,7 @@ static void logits_do_not_depend_on_the_way(void **unused)
 {
     (void)unused;
     static const tiny_ways ways[] = {
-        {1, 64, 2, 1, 0, 0, 0},   {2, 4096, 2, 1, 0, 0, 0}, {3, 1024, 2, 2, 30, 0, 0},
+        {1, 64, 2, 1, 0, 0, 0},   {2, 4096, 2, 1, 0, 0, 0},   {3, 1024, 2, 2, 30, 0, 0},
         {7, 192, 3, 1, 70, 0, 0}, {2, 2048, 2, 4, 100, 0, 0},
     };
     tiny_run run;
@@ -172,7 +172,9 @@ typedef struct case_of {
     size_t n_prompt, n_predict;
 } case_of;
 
-static sl_generate_result draw(tiny_run *run, const case_of *c, size_t drafts, const sl_drafter *drafter, drawn *out)
+/* chosen: numbers of drafts by what they yield, in trees. */
+static sl_generate_result draw(tiny_run *run, const case_of *c, size_t drafts, const sl_drafter *drafter, bool chosen,
+                               drawn *out)
 {
     sl_err err = {SL_OK, ""};
     sl_pool *pool;
@@ -186,6 +188,8 @@ static sl_generate_result draw(tiny_run *run, const case_of *c, size_t drafts, c
         .n_predict = c->n_predict,
         .n_context = c->n_prompt + c->n_predict,
         .max_drafts = drafts,
+        .draft_auto = chosen,
+        .may_branch = chosen,
         .drafter = drafter,
         .token = note_token,
         .arg = out,
@@ -227,18 +231,20 @@ static void speculation_never_changes_the_text(void **unused)
     for (size_t i = 0; i < (EFFORT_IS_SMALL ? 2 : sizeof cases / sizeof cases[0]); i++) {
         static drawn plain, got;
         const case_of *c = &cases[i];
-        sl_generate_result result = draw(&run, c, 0, NULL, &plain);
+        sl_generate_result result = draw(&run, c, 0, NULL, false, &plain);
         assert_int_equal(c->n_predict - 1, result.n_passes);
         for (size_t k = 0; k < sizeof drafts / sizeof drafts[0]; k += EFFORT_IS_SMALL ? 3 : 1) {
             size_t n = drafts[k];
-            draw(&run, c, n, NULL, &got);
+            draw(&run, c, n, NULL, false, &got);
             expect_same(&plain, &got, c, n, "n-gram");
+            draw(&run, c, n, NULL, true, &got);
+            expect_same(&plain, &got, c, n, "n-gram, as chosen");
             oracle right = {&plain, c->n_prompt, true}, wrong = {&plain, c->n_prompt, false};
             const sl_drafter by_right = {"right", foretell, NULL, &right}, by_wrong = {"wrong", foretell, NULL, &wrong};
-            result = draw(&run, c, n, &by_right, &got);
+            result = draw(&run, c, n, &by_right, false, &got);
             expect_same(&plain, &got, c, n, "always right");
             assert_int_equal((c->n_predict - 1 + n) / (n + 1), result.n_passes);
-            result = draw(&run, c, n, &by_wrong, &got);
+            result = draw(&run, c, n, &by_wrong, false, &got);
             expect_same(&plain, &got, c, n, "always wrong");
             assert_int_equal(c->n_predict - 1, result.n_passes);
             assert_int_equal(0, result.n_accepted);
@@ -277,7 +283,7 @@ static void decoding_equals_prefill(void **unused)
     tiny_run_open(&run, &model, sl_cpu_best());
     static drawn plain;
     const case_of c = {1.0f, 0, 1.0f, 0.0f, 9, SL_KV_TYPE_Q8_0, N_READ, N_DRAWN};
-    draw(&run, &c, 8, NULL, &plain);
+    draw(&run, &c, 8, NULL, false, &plain);
     static int32_t all[N_READ + N_DRAWN];
     memcpy(all, text, N_READ * sizeof *all);
     memcpy(all + N_READ, plain.ids, N_DRAWN * sizeof *all);
@@ -285,8 +291,8 @@ static void decoding_equals_prefill(void **unused)
     sl_pool *pool;
     const sl_sampling sampling = {.temp = 1.0f, .top_p = 1.0f, .seed = 9};
     redraw r = {NULL, N_READ, all, N_READ + N_DRAWN};
-    assert_int_equal(SL_OK, sl_sampler_create(&sampling, run.weights->hp.n_vocab, &run.kernels, &run.budget,
-                                              &r.sampler, &err));
+    assert_int_equal(
+        SL_OK, sl_sampler_create(&sampling, run.weights->hp.n_vocab, &run.kernels, &run.budget, &r.sampler, &err));
     sl_session *session = tiny_session(&run, SL_KV_TYPE_Q8_0, &base_ways, N_READ + N_DRAWN, &pool);
     const sl_feed_watch watch = {.logits = redraw_row, .arg = &r};
     if (sl_session_feed(session, all, N_READ + N_DRAWN, &watch, &err) != SL_OK)
