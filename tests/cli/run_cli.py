@@ -278,7 +278,7 @@ def broken_models():
         ("a dimension of 0", tensor("blk.0.attn_q.weight", [0, [0, 64]]), 4, r"attn_q"),
         ("a tensor of another shape", tensor("blk.0.attn_q.weight", [0, [q[0], q[1] + 1]]), 4, r"attn_q"),
         ("unknown tensor type", tensor("blk.0.attn_q.weight", [99, q]), (3, 4), r"attn_q.*99|99.*attn_q"),
-        ("a tensor type not supported", tensor("blk.0.attn_q.weight", [10, [256, 16]]), 3, r"attn_q.*Q2_K"),
+        ("a tensor type not supported", tensor("blk.0.attn_q.weight", [16, [256, 16]]), 3, r"attn_q.*IQ2_XXS"),
         ("rows that a K type cannot hold", tensor("blk.0.attn_q.weight", [12, [64, 64]]), 4, r"attn_q.*Q4_K.*256"),
         ("missing tensor", changed(lambda tiny: tiny.tensors.pop("blk.0.ffn_up.weight")), 4, r"ffn_up.*missing"),
         ("tokenizer of an unknown kind", meta("tokenizer.ggml.model", STRING, "sentencepig"), 3, r"sentencepig"),
