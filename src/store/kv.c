@@ -11,10 +11,10 @@ enum { DEFAULT_READ_BYTES = 1 << 20, DEFAULT_IN_FLIGHT_BYTES = 32 << 20 };
 
 uint64_t sl_kv_table_bytes(const sl_geom *geom, uint64_t max_tokens)
 {
-    /* the object, its copies, the probe's buffer; what a file is loaded through */
-    enum { SMALL = 2 * SL_MEM_ALIGN + (320 << 10) };
+    /* the object, its copies, the probe's buffer; what a file is loaded through, and its checksum */
+    enum { SMALL = 3 * SL_MEM_ALIGN + (56 << 10) };
     return sl_parts_table_bytes(geom, max_tokens) + sl_stream_table_bytes(geom) + sl_writer_table_bytes(geom) +
-           geom->n_layers * sizeof(sl_kv_layer) + SMALL;
+           sl_kv_load_bytes(geom) + geom->n_layers * sizeof(sl_kv_layer) + SMALL;
 }
 
 static sl_status check_options(const sl_kv_options *options, sl_err *err)

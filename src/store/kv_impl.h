@@ -25,6 +25,8 @@ struct sl_kv {
     bool is_lost;         /* cutting it short failed half way */
 };
 
+/* Memory that taking over takes while it lasts. */
+size_t sl_kv_load_bytes(const sl_geom *geom);
 /* Takes over what the durable file holds: whole parts as they lie, the open part and the tail by way of the writer. */
 sl_status sl_kv_load(sl_kv *kv, sl_err *err) SL_CHECK;
 

@@ -104,14 +104,19 @@ static sl_status load_part(const loader *l, const stored_part *p, sl_err *err)
     return sl_kvfile_judge(sl_durable_name(l->from), &part, err);
 }
 
-static sl_status init_loader(loader *l, sl_err *err)
+size_t sl_kv_load_bytes(const sl_geom *geom)
 {
     size_t longest = LOAD_BYTES;
-    for (uint32_t i = 0; i < l->kv->geom.n_layers; i++) {
-        size_t bytes = sl_geom_group_bytes(&l->kv->geom, i);
+    for (uint32_t i = 0; i < geom->n_layers; i++) {
+        size_t bytes = sl_geom_group_bytes(geom, i);
         longest = bytes > longest ? bytes : longest;
     }
-    l->room = (size_t)sl_up_sector(longest) + 2 * SL_SECTOR_BYTES;
+    return (size_t)sl_up_sector(longest) + 2 * SL_SECTOR_BYTES;
+}
+
+static sl_status init_loader(loader *l, sl_err *err)
+{
+    l->room = sl_kv_load_bytes(&l->kv->geom);
     sl_status status = sl_mem_map(l->kv->budget, l->room, "the context's open part", &l->buf, err);
     return status == SL_OK ? sl_hash_create(l->kv->budget, &l->hash, err) : status;
 }

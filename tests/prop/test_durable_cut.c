@@ -318,6 +318,44 @@ static void reader_on_a_full_disk(void **unused)
     }
 }
 
+/* A file's open part comes in by a tile group of each layer, however large that is: the plan's figure holds it. */
+static void large_groups_are_taken_over_within_the_plan(void **unused)
+{
+    (void)unused;
+    enum { N = 300 };
+    static int32_t ids[N];
+    const sl_kv_layer wide = {.n_kv_heads = 16, .head_dim = 128};
+    const sl_geom geom = {SL_KV_TYPE_F16, 1, &wide};
+    char path[DURABLE_RIG_PATH];
+    sl_err err;
+    sl_budget budget;
+    kv_model model;
+    sl_kv *kv = NULL;
+    sl_budget_init(&budget, UINT64_MAX);
+    kv_model_init(&model, &geom, N, durable_seed());
+    snprintf(path, sizeof path, "%s/wide-%ld.kv", durable_test_dir(), (long)getpid());
+    sl_durable_options file = {.path = path, .for_writing = true, .allow_ram = true, .max_tokens = N, .budget = &budget};
+    sl_kv_options options = {.geom = geom, .dir = durable_test_dir(), .max_tokens = N, .n_slots = 2, .keep = true,
+                             .budget = &budget};
+    durable_must(sl_durable_create(&file, &durable_rig_identity, &geom, &options.durable, &err), &err);
+    durable_must(sl_kv_create(&options, &kv, &err), &err);
+    durable_must(kv_model_append(&model, kv, 0, N, &err), &err);
+    durable_must(sl_kv_commit(kv, ids, N, &err), &err);
+    durable_must(sl_kv_finish(kv, &err), &err);
+    sl_kv_destroy(kv);
+    sl_durable_close(options.durable);
+    file.for_writing = options.keep = false;
+    durable_must(sl_durable_open(&file, &options.durable, &err), &err);
+    uint64_t ring_bytes = 2 * sl_geom_max_part_bytes(&geom) + SL_SECTOR_BYTES;
+    budget.limit_bytes = budget.used_bytes + sl_kv_table_bytes(&geom, N) + ring_bytes;
+    durable_must(sl_kv_create(&options, &kv, &err), &err);
+    sl_kv_destroy(kv);
+    sl_durable_close(options.durable);
+    unlink(path);
+    kv_model_deinit(&model);
+    sl_budget_deinit(&budget);
+}
+
 static void refusals(void **unused)
 {
     (void)unused;
@@ -347,6 +385,7 @@ int main(void)
         cmocka_unit_test(a_kept_window_that_was_given_up),
         cmocka_unit_test(failed_cut_is_told),
         cmocka_unit_test(reader_on_a_full_disk),
+        cmocka_unit_test(large_groups_are_taken_over_within_the_plan),
         cmocka_unit_test(refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
