@@ -40,6 +40,10 @@ static void print_summary(const sl_model_summary *s)
     printf("\ntrained context: %u tokens", s->n_ctx_train);
     uint64_t full = (s->kv_token_bytes_q8_0 ? s->kv_token_bytes_q8_0 : s->kv_token_bytes_f16) * s->n_ctx_train;
     printf(" (%s of %s cache)\n", sl_text_format_size(full, a), s->kv_token_bytes_q8_0 ? "q8_0" : "f16");
+    if (s->n_sliding_layers > 0)
+        printf("sliding layers: %u of %u, rows see %u tokens (a pass at the end of that context reads %s)\n",
+               s->n_sliding_layers, s->n_layers, s->sliding_span,
+               sl_text_format_size(s->kv_token_bytes_q8_0 ? s->kv_walked_bytes_q8_0 : s->kv_walked_bytes_f16, a));
 }
 
 static void json_value(void *arg, const char *key, size_t key_size, const char *type, const char *text)
@@ -74,7 +78,13 @@ static void json_tensor(void *arg, const char *name, size_t name_size, const cha
     sl_json_object_end(j);
 }
 
-/* Three walks: the summary first, so that a broken file prints nothing but its error. */
+static void json_layer(void *arg, uint32_t layer, uint64_t span)
+{
+    (void)layer;
+    sl_json_uint(arg, span);
+}
+
+/* Four walks: the summary first, so that a broken file prints nothing but its error. */
 static sl_status print_json(const char *path, const sl_model_summary *s, sl_err *err)
 {
     sl_json j;
@@ -87,7 +97,10 @@ static sl_status print_json(const char *path, const sl_model_summary *s, sl_err 
     } counts[] = {{"gguf_version", s->gguf_version}, {"file_bytes", s->file_bytes},
                   {"n_tensors", s->n_tensors}, {"n_parameters", s->n_parameters},
                   {"tensor_bytes", s->tensor_bytes}, {"kv_token_bytes_f16", s->kv_token_bytes_f16},
-                  {"kv_token_bytes_q8_0", s->kv_token_bytes_q8_0}, {"n_ctx_train", s->n_ctx_train}};
+                  {"kv_token_bytes_q8_0", s->kv_token_bytes_q8_0},
+                  {"kv_walked_bytes_f16", s->kv_walked_bytes_f16}, {"kv_walked_bytes_q8_0", s->kv_walked_bytes_q8_0},
+                  {"n_ctx_train", s->n_ctx_train}, {"n_layers", s->n_layers},
+                  {"n_sliding_layers", s->n_sliding_layers}};
     for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
         sl_json_key(&j, counts[i].key);
         sl_json_uint(&j, counts[i].value);
@@ -97,10 +110,16 @@ static sl_status print_json(const char *path, const sl_model_summary *s, sl_err 
         sl_json_string(&j, s->problem);
     else
         sl_json_null(&j);
+    sl_json_key(&j, "layer_spans");
+    sl_json_array_start(&j);
+    const sl_model_visitor layers = {.layer = json_layer, .arg = &j};
+    sl_status status = sl_model_inspect(path, &layers, &unused, err);
+    sl_json_array_end(&j);
     sl_json_key(&j, "metadata");
     sl_json_array_start(&j);
     const sl_model_visitor values = {.value = json_value, .arg = &j};
-    sl_status status = sl_model_inspect(path, &values, &unused, err);
+    if (status == SL_OK)
+        status = sl_model_inspect(path, &values, &unused, err);
     sl_json_array_end(&j);
     sl_json_key(&j, "tensors");
     sl_json_array_start(&j);

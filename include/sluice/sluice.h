@@ -56,6 +56,8 @@ sl_status sl_engine_end_trace(sl_engine *engine, sl_err *err);
 typedef struct sl_engine_info {
     uint32_t n_layers, n_heads, n_kv_heads, head_dim, n_embd, n_vocab;
     uint32_t n_ctx_train; /* tokens */
+    /* Layers whose rows see themselves and the span - 1 tokens before them; 0: every layer's see all before them. */
+    uint32_t n_sliding_layers, sliding_span;
     uint64_t weight_bytes;
     uint64_t ram_bytes; /* the ceiling in force */
     uint32_t n_threads;
@@ -201,6 +203,9 @@ typedef struct sl_plan {
     uint64_t decode_resident_bytes; /* with what the window leaves when the answer begins */
     uint64_t needed_bytes; /* the least that could work */
     uint64_t kv_bytes, kv_token_bytes, disk_bytes;
+    /* Of the cache, what a pass at the context's end reads, from memory or flash: where layers slide less than all of
+     * it. What the rows of the answer see of it between them: memory holds that before anything else. */
+    uint64_t walked_bytes, answer_bytes;
     uint64_t disk_free_bytes; /* UINT64_MAX: the file system does not count them */
     size_t window_tokens, max_tokens;
     uint32_t n_slots;
@@ -424,11 +429,13 @@ void sl_context_get_stats(const sl_context *context, sl_stats *out);
 /* --------------------------------------------------------------------------------------------------- looking inside */
 
 /* Walks a GGUF file's metadata and tensors without loading it. Texts are borrowed for the call; not terminated keys
- * and names come with their size. Either callback may be NULL. */
+ * and names come with their size. Any callback may be NULL. */
 typedef struct sl_model_visitor {
     void (*value)(void *arg, const char *key, size_t key_size, const char *type, const char *text);
     void (*tensor)(void *arg, const char *name, size_t name_size, const char *type, const uint64_t dims[4],
                    uint64_t bytes);
+    /* In order; not of a model with a `problem`. span: tokens that a row sees, its own included; 0: all before it. */
+    void (*layer)(void *arg, uint32_t layer, uint64_t span);
     void *arg;
 } sl_model_visitor;
 
@@ -437,7 +444,9 @@ typedef struct sl_model_summary {
     uint64_t file_bytes, n_tensors, n_parameters, tensor_bytes;
     /* 0 when the architecture is unknown to this program; then `problem` says what it would be refused for. */
     uint64_t kv_token_bytes_f16, kv_token_bytes_q8_0;
-    uint32_t n_ctx_train;
+    /* Of a cache of n_ctx_train tokens, what a pass at its end reads. */
+    uint64_t kv_walked_bytes_f16, kv_walked_bytes_q8_0;
+    uint32_t n_ctx_train, n_layers, n_sliding_layers, sliding_span; /* as in sl_engine_info */
     char problem[512];
 } sl_model_summary;
 

@@ -364,6 +364,8 @@ void sl_engine_get_info(const sl_engine *engine, sl_engine_info *out)
         .n_embd = engine->hp.n_embd,
         .n_vocab = (uint32_t)sl_tok_n_tokens(engine->tok),
         .n_ctx_train = engine->hp.n_ctx_train,
+        .n_sliding_layers = sl_hparams_n_sliding(&engine->hp),
+        .sliding_span = engine->hp.sliding_span,
         .weight_bytes = engine->work.weight_bytes,
         .ram_bytes = engine->ram_bytes,
         .n_threads = engine->options.n_threads,

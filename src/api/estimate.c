@@ -71,6 +71,34 @@ uint64_t sl_estimate_stored_tokens(uint64_t prompt_tokens, uint64_t window_token
     return sum;
 }
 
+/* What the windows of tokens [first, first + n) of a segment walk. */
+static uint64_t slid_segment(uint64_t first, uint64_t n, uint64_t window, uint64_t span)
+{
+    const sl_kv_layer layer = {1, SL_TILE, span};
+    uint64_t sum = 0;
+    for (uint64_t at = 0; at < n; at += window)
+        sum += first + at - sl_geom_first_part(&layer, first + at) * SL_PART_TOKENS;
+    return sum;
+}
+
+/* Segments that lie wholly within the first span are as in a layer that sees all, and once a segment begins behind it
+ * all are alike. */
+uint64_t sl_estimate_slid_tokens(uint64_t prompt_tokens, uint64_t window_tokens, uint64_t span)
+{
+    uint64_t n_segments = prompt_tokens / SL_SEGMENT_TOKENS, rest = prompt_tokens % SL_SEGMENT_TOKENS;
+    uint64_t window = window_tokens < SL_SEGMENT_TOKENS ? window_tokens : SL_SEGMENT_TOKENS;
+    uint64_t n_before = span / SL_SEGMENT_TOKENS;
+    if (span == 0 || n_before >= n_segments + (rest > 0))
+        return sl_estimate_stored_tokens(prompt_tokens, window_tokens);
+    double sum = (double)sl_estimate_stored_tokens(n_before * SL_SEGMENT_TOKENS, window);
+    for (uint64_t i = n_before; i < n_segments && i <= n_before + 1; i++) {
+        double n_alike = i == n_before ? 1.0 : (double)(n_segments - i);
+        sum += n_alike * (double)slid_segment(i * SL_SEGMENT_TOKENS, SL_SEGMENT_TOKENS, window, span);
+    }
+    sum += (double)slid_segment(n_segments * SL_SEGMENT_TOKENS, rest, window, span);
+    return sum < 0x1p63 ? (uint64_t)sum : UINT64_MAX;
+}
+
 /* ------------------------------------------------------------------------------------------------------- computing */
 
 static double all_madds_s(const sl_estimate_input *in, double rows)
@@ -99,23 +127,48 @@ static bool has_rates(const sl_estimate_input *in)
     return in->rates->keys[in->type][0] > 0.0;
 }
 
-/* Row i of the prompt sees what was stored and i + 1 keys; a tile that the diagonal cuts is computed whole, half of it
- * in vain. */
+static double min_double(double a, double b)
+{
+    return a < b ? a : b;
+}
+
+/* Keys that the rows before `end` see in a layer, all together; span 0: all before them. */
+static double seen_keys(double end, double span)
+{
+    double growing = span > 0.0 ? min_double(end, span) : end;
+    return growing * (growing + 1.0) / 2.0 + (end - growing) * span;
+}
+
+/* Row i of the prompt sees what was stored and i + 1 keys, or of these its span; a tile that the diagonal or the span's
+ * beginning cuts is computed whole, half of it in vain. */
+static double prefill_attn_s(const sl_estimate_input *in, double span, double rows)
+{
+    double n = (double)in->prompt_tokens, stored = (double)in->stored_tokens;
+    double n_slid = span > 0.0 ? n - min_double(n, max_double(span - stored, 0.0)) : 0.0;
+    double seen = seen_keys(stored + n, span) - seen_keys(stored, span) + (n + n_slid) * (SL_TILE / 2.0);
+    return sl_estimate_attn_s(in->rates->keys[in->type], seen / rows, rows);
+}
+
 static double prefill_compute_s(const sl_estimate_input *in)
 {
-    double n = (double)in->prompt_tokens, window = (double)in->plan->window_tokens;
-    double rows = n < window ? n : window, seen = n * (n + 1.0) / 2.0 + n * (SL_TILE / 2.0);
-    seen += n * (double)in->stored_tokens;
-    double attention = sl_estimate_attn_s(in->rates->keys[in->type], seen / rows, rows) * (double)in->hp->n_layers;
+    double n = (double)in->prompt_tokens, rows = min_double(n, (double)in->plan->window_tokens);
+    double n_sliding = (double)sl_hparams_n_sliding(in->hp), n_whole = (double)in->hp->n_layers - n_sliding;
+    double attention = prefill_attn_s(in, 0.0, rows) * n_whole;
+    if (n_sliding > 0.0)
+        attention += prefill_attn_s(in, (double)in->hp->sliding_span, rows) * n_sliding;
     double projections = all_madds_s(in, rows) * n / rows;
     return attention + projections + (in->all_logits ? logits_s(in, n) : 0.0);
 }
 
 static double pass_compute_s(const sl_estimate_input *in, double rows)
 {
-    double keys = (double)in->plan->max_tokens;
-    return sl_estimate_attn_s(in->rates->keys[in->type], keys, rows) * (double)in->hp->n_layers +
-           all_madds_s(in, rows) + logits_s(in, rows);
+    const double *rates = in->rates->keys[in->type], keys = (double)in->plan->max_tokens;
+    double n_sliding = (double)sl_hparams_n_sliding(in->hp), n_whole = (double)in->hp->n_layers - n_sliding;
+    double attention = sl_estimate_attn_s(rates, keys, rows) * n_whole;
+    if (n_sliding > 0.0)
+        attention += sl_estimate_attn_s(rates, min_double(keys, (double)in->hp->sliding_span + SL_TILE), rows) *
+                     n_sliding;
+    return attention + all_madds_s(in, rows) + logits_s(in, rows);
 }
 
 static size_t find_crossover(const sl_estimate_input *in, const sl_estimate *out)
@@ -154,6 +207,40 @@ static uint64_t written_bytes(const sl_estimate_input *in, double on_flash)
     return (uint64_t)((double)(less(tiles, there) * plan->kv_token_bytes) * on_flash);
 }
 
+static double share_of(uint64_t part, uint64_t whole)
+{
+    return whole > 0 ? (double)part / (double)whole : 0.0;
+}
+
+/* What the windows of a prefill read again. Resident parts are spread evenly over every prefix: of those that the
+ * answer sees first, then of the others, which only sliding layers have. */
+static double read_again(const sl_estimate_input *in, uint64_t tile_bytes)
+{
+    const sl_plan *plan = in->plan;
+    double seen_on_flash = share_of(less(plan->answer_bytes, plan->resident_bytes), plan->answer_bytes);
+    double n_windows = ceil((double)in->prompt_tokens / (double)plan->window_tokens);
+    double stored = (double)sl_estimate_stored_tokens(in->prompt_tokens, plan->window_tokens);
+    double layer_bytes = (double)plan->kv_token_bytes / (double)in->hp->n_layers;
+    double n_sliding = (double)sl_hparams_n_sliding(in->hp), n_whole = (double)in->hp->n_layers - n_sliding;
+    double bytes = (stored + n_windows * (double)in->stored_tokens) * layer_bytes * n_whole * seen_on_flash;
+    if (n_sliding == 0.0)
+        return bytes;
+    uint64_t other = less(tile_bytes, plan->answer_bytes), end = in->stored_tokens + in->prompt_tokens;
+    uint64_t other_held = less(plan->resident_bytes, plan->answer_bytes);
+    double on_flash = other > 0 ? share_of(less(other, other_held), other) : seen_on_flash;
+    stored = (double)sl_estimate_slid_tokens(end, plan->window_tokens, in->hp->sliding_span) -
+             (double)sl_estimate_slid_tokens(in->stored_tokens, plan->window_tokens, in->hp->sliding_span);
+    return bytes + stored * layer_bytes * n_sliding * on_flash;
+}
+
+static uint64_t pass_bytes(const sl_plan *plan)
+{
+    uint64_t on_flash = less(plan->answer_bytes, plan->decode_resident_bytes);
+    if (plan->walked_bytes == plan->answer_bytes)
+        return on_flash;
+    return (uint64_t)((double)plan->walked_bytes * share_of(on_flash, plan->answer_bytes));
+}
+
 /* What of the cache goes by way of the disk, and how fast that is. */
 static void fill_disk(const sl_estimate_input *in, sl_estimate *out)
 {
@@ -167,16 +254,13 @@ static void fill_disk(const sl_estimate_input *in, sl_estimate *out)
     double cap = (double)in->read_rate;
     if (cap > 0.0 && (out->disk_read_rate <= 0.0 || cap < out->disk_read_rate))
         out->disk_read_rate = cap;
-    /* Resident parts are spread evenly over every prefix. */
     uint64_t tiles = plan->max_tokens / SL_TILE * SL_TILE * plan->kv_token_bytes;
-    double on_flash = tiles > 0 ? (double)less(tiles, plan->resident_bytes) / (double)tiles : 0.0;
+    double on_flash = share_of(less(tiles, plan->resident_bytes), tiles);
     double token_on_flash = (double)plan->kv_token_bytes * on_flash;
-    double n_windows = ceil((double)in->prompt_tokens / (double)plan->window_tokens);
-    double stored = (double)sl_estimate_stored_tokens(in->prompt_tokens, plan->window_tokens);
-    double again = (stored + n_windows * (double)in->stored_tokens) * token_on_flash;
+    double again = read_again(in, tiles);
     out->read_bytes_prefill = again < 0x1p63 ? (uint64_t)again : UINT64_MAX;
     out->written_bytes = written_bytes(in, on_flash);
-    out->pass_bytes = less(tiles, plan->decode_resident_bytes);
+    out->pass_bytes = pass_bytes(plan);
     out->prefill_read_s = seconds_for(out->read_bytes_prefill, out->disk_read_rate);
     double written = (double)in->prompt_tokens * (in->keeps ? (double)plan->kv_token_bytes : token_on_flash);
     out->prefill_write_s = seconds_for((uint64_t)written, out->disk_write_rate);
@@ -191,7 +275,7 @@ void sl_estimate_make(const sl_estimate_input *in, sl_estimate *out)
     if (in->plan->window_tokens == 0)
         return;
     fill_disk(in, out);
-    out->pass_memory_s = seconds_for(in->plan->kv_bytes + in->work->pass_bytes, out->memory_rate);
+    out->pass_memory_s = seconds_for(in->plan->walked_bytes + in->work->pass_bytes, out->memory_rate);
     if (has_rates(in)) {
         out->prefill_compute_s = prefill_compute_s(in);
         out->prefill_s = max_double(out->prefill_compute_s, out->prefill_read_s) + out->prefill_write_s;

@@ -56,5 +56,8 @@ double sl_estimate_madds_s(const double rates[SL_GEMM_POINTS], double madds, dou
 /* Tokens that the windows of a prefill find stored, summed over the windows: what reading them costs is this times a
  * token's bytes. */
 uint64_t sl_estimate_stored_tokens(uint64_t prompt_tokens, uint64_t window_tokens);
+/* The same of a layer whose rows see `span` tokens: of those stored only from the part on that the span of a window's
+ * first row begins in. */
+uint64_t sl_estimate_slid_tokens(uint64_t prompt_tokens, uint64_t window_tokens, uint64_t span);
 
 #endif

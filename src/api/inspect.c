@@ -86,11 +86,30 @@ static void visit_tensors(const sl_gguf *gguf, const sl_model_visitor *visitor, 
     }
 }
 
-static uint64_t token_bytes(const sl_hparams *hp, sl_kv_type type)
+/* The cache of one type, layer by layer; zeros where the model cannot have it. */
+static void sum_cache(const sl_hparams *hp, sl_kv_type type, uint64_t *token_bytes, uint64_t *walked_bytes)
 {
-    sl_kv_layer layer = sl_hparams_kv_layer(hp, 0);
-    sl_geom geom = {type, 1, &layer};
-    return sl_geom_check(&geom, NULL) == SL_OK ? sl_geom_token_bytes(&geom) * hp->n_layers : 0;
+    *token_bytes = *walked_bytes = 0;
+    for (uint32_t i = 0; i < hp->n_layers; i++) {
+        sl_kv_layer layer = sl_hparams_kv_layer(hp, i);
+        sl_geom geom = {type, 1, &layer};
+        if (sl_geom_check(&geom, NULL) != SL_OK)
+            return;
+        *token_bytes += sl_geom_token_bytes(&geom);
+        *walked_bytes += sl_geom_seen_bytes(&geom, hp->n_ctx_train, hp->n_ctx_train);
+    }
+}
+
+static void visit_layers(const sl_hparams *hp, const sl_model_visitor *visitor, sl_model_summary *out)
+{
+    sum_cache(hp, SL_KV_TYPE_F16, &out->kv_token_bytes_f16, &out->kv_walked_bytes_f16);
+    sum_cache(hp, SL_KV_TYPE_Q8_0, &out->kv_token_bytes_q8_0, &out->kv_walked_bytes_q8_0);
+    out->n_ctx_train = hp->n_ctx_train;
+    out->n_layers = hp->n_layers;
+    out->n_sliding_layers = sl_hparams_n_sliding(hp);
+    out->sliding_span = hp->sliding_span;
+    for (uint32_t i = 0; visitor->layer && i < hp->n_layers; i++)
+        visitor->layer(visitor->arg, i, sl_hparams_kv_layer(hp, i).span);
 }
 
 sl_status sl_model_inspect(const char *path, const sl_model_visitor *visitor, sl_model_summary *out, sl_err *err)
@@ -109,11 +128,8 @@ sl_status sl_model_inspect(const char *path, const sl_model_visitor *visitor, sl
         visit_tensors(gguf, visitor, out);
         sl_hparams hp;
         sl_err problem = {SL_OK, ""};
-        if (sl_hparams_read(gguf, &hp, &problem) == SL_OK && sl_weights_check(gguf, &hp, &problem) == SL_OK) {
-            out->kv_token_bytes_f16 = token_bytes(&hp, SL_KV_TYPE_F16);
-            out->kv_token_bytes_q8_0 = token_bytes(&hp, SL_KV_TYPE_Q8_0);
-            out->n_ctx_train = hp.n_ctx_train;
-        }
+        if (sl_hparams_read(gguf, &hp, &problem) == SL_OK && sl_weights_check(gguf, &hp, &problem) == SL_OK)
+            visit_layers(&hp, visitor, out);
         memcpy(out->problem, problem.text, sizeof out->problem);
     }
     sl_gguf_close(gguf);

@@ -204,6 +204,14 @@ bool sl_hparams_slides(const sl_hparams *hp, uint32_t layer)
     return hp->sliding_span > 0 && (period == 0 || layer % period != period - 1);
 }
 
+uint32_t sl_hparams_n_sliding(const sl_hparams *hp)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; hp->sliding_span > 0 && i < hp->n_layers; i++)
+        n += sl_hparams_slides(hp, i);
+    return n;
+}
+
 bool sl_hparams_has_rope(const sl_hparams *hp, uint32_t layer)
 {
     uint32_t period = hp->arch->no_rope_period;

@@ -49,6 +49,7 @@ typedef struct sl_hparams {
 } sl_hparams;
 
 bool sl_hparams_slides(const sl_hparams *hp, uint32_t layer);
+uint32_t sl_hparams_n_sliding(const sl_hparams *hp); /* layers that slide */
 bool sl_hparams_has_rope(const sl_hparams *hp, uint32_t layer);
 sl_kv_layer sl_hparams_kv_layer(const sl_hparams *hp, uint32_t layer);
 

@@ -69,6 +69,22 @@ uint64_t sl_geom_first_seen(const sl_kv_layer *layer, uint64_t pos)
     return layer->span > 0 && pos >= layer->span ? pos - layer->span + 1 : 0;
 }
 
+uint64_t sl_geom_first_part(const sl_kv_layer *layer, uint64_t pos)
+{
+    return sl_geom_first_seen(layer, pos / SL_TILE * SL_TILE) / SL_PART_TOKENS;
+}
+
+uint64_t sl_geom_seen_bytes(const sl_geom *geom, uint64_t pos, uint64_t n_tokens)
+{
+    uint64_t bytes = 0, n_groups = n_tokens / SL_TILE;
+    for (uint32_t i = 0; i < geom->n_layers; i++) {
+        uint64_t unseen = sl_geom_first_part(&geom->layers[i], pos) * SL_PART_TILES;
+        if (unseen < n_groups)
+            bytes += (n_groups - unseen) * sl_geom_group_bytes(geom, i);
+    }
+    return bytes;
+}
+
 uint64_t sl_geom_token_bytes(const sl_geom *geom)
 {
     uint64_t bytes = 0;

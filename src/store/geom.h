@@ -42,6 +42,11 @@ uint64_t sl_geom_segment_bytes(const sl_geom *geom);
 uint64_t sl_geom_block_off(const sl_geom *geom, uint64_t segment, uint32_t layer); /* from the file's first block */
 /* The first token that a row at `pos` of the layer sees. */
 uint64_t sl_geom_first_seen(const sl_kv_layer *layer, uint64_t pos);
+/* The first part that the layer's rows from `pos` on walk, behind full tile groups or in the unfilled one. */
+uint64_t sl_geom_first_part(const sl_kv_layer *layer, uint64_t pos);
+/* Bytes of the full tiles of n_tokens that lie in parts which rows from `pos` on walk; with pos = n_tokens, what a pass
+ * at the end does. */
+uint64_t sl_geom_seen_bytes(const sl_geom *geom, uint64_t pos, uint64_t n_tokens);
 uint64_t sl_geom_token_bytes(const sl_geom *geom); /* KV bytes of one token, all layers (exact: tile bytes / 64) */
 size_t sl_geom_max_part_bytes(const sl_geom *geom);
 bool sl_geom_is_same(const sl_geom *a, const sl_geom *b); /* type and every layer, its span too */

@@ -108,6 +108,7 @@ static sl_status create_members(sl_kv *kv, const sl_kv_options *options, sl_err 
     status = sl_kvfile_init(&kv->file, &file, err);
     if (status == SL_OK)
         status = sl_parts_init(&kv->parts, &kv->geom, options->max_tokens, kv->budget, err);
+    kv->parts.answer_from = options->answer_from;
     if (status == SL_OK && kv->durable) {
         const sl_layout *layout = sl_durable_layout(kv->durable);
         kv->parts.data_off = layout->data_off;

@@ -28,6 +28,9 @@ typedef struct sl_kv_options {
     bool force_buffered;     /* no direct I/O even where it works (tests) */
     uint64_t max_tokens;     /* the most that will ever be stored: sizes tables; disk space reserved on demand */
     uint64_t resident_bytes; /* KV bytes that may stay in memory, fixed subset of parts over max_tokens */
+    /* Token from which on passes of few rows follow one another. Parts of sliding layers that none of those rows sees
+     * are the last to stay in memory. 0: all parts are alike. */
+    uint64_t answer_from;
     size_t slot_bytes;       /* the ring holds n_slots of these; raised to the largest part, rounded down to 4096 */
     size_t n_slots;          /* 2 or more; 0 with keep: the context is never walked, and has no ring */
     size_t read_bytes;       /* of one read, most: a multiple of a sector; 0: default */

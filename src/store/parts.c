@@ -75,28 +75,64 @@ static uint32_t rotated_layer(const sl_parts *parts, uint64_t part, uint32_t i)
     return (uint32_t)((i + part % n * step) % n);
 }
 
+/* Of which parts is chosen: those that an answer's rows see, or all. */
+typedef enum choice { CHOICE_SEEN, CHOICE_ALL } choice;
+
+static bool is_free(const sl_parts *parts, choice of, uint32_t layer, uint64_t part)
+{
+    return parts->places[sl_parts_at(parts, layer, part)] == SL_PLACE_FLASH &&
+           (of == CHOICE_ALL || part >= sl_geom_first_part(&parts->geom->layers[layer], parts->answer_from));
+}
+
+static uint64_t free_bytes(const sl_parts *parts, choice of, uint64_t first)
+{
+    uint64_t bytes = 0;
+    for (uint32_t layer = 0; layer < parts->geom->n_layers; layer++)
+        for (uint64_t part = first; part < parts->n_parts; part++)
+            bytes += is_free(parts, of, layer, part) ? part_bytes(parts, layer, part) : 0;
+    return bytes;
+}
+
 /* Marks free parts from index `first` on along the sequence (part index first, so that every prefix of the context gets
  * its share) whenever their bytes times `share` have added up to one; returns the bytes marked, at most `most`. */
-static uint64_t choose(sl_parts *parts, uint64_t first, double share, uint64_t most)
+static uint64_t choose(sl_parts *parts, choice of, uint64_t first, double share, uint64_t most)
 {
     uint64_t chosen = 0;
     double credit = 0;
     for (uint64_t part = first; part < parts->n_parts; part++) {
         for (uint32_t i = 0; i < parts->geom->n_layers; i++) {
             uint32_t layer = rotated_layer(parts, part, i);
-            size_t at = sl_parts_at(parts, layer, part);
             size_t bytes = part_bytes(parts, layer, part);
-            if (parts->places[at] != SL_PLACE_FLASH)
+            if (!is_free(parts, of, layer, part))
                 continue;
             credit += share * (double)bytes;
             if (credit < (double)bytes || bytes > most - chosen)
                 continue;
             credit -= (double)bytes;
-            parts->places[at] = PLACE_CHOSEN;
+            parts->places[sl_parts_at(parts, layer, part)] = PLACE_CHOSEN;
             chosen += bytes;
         }
     }
     return chosen;
+}
+
+/* The same along the whole sequence, evenly; what rounding leaves over still holds some smaller part. */
+static uint64_t choose_evenly(sl_parts *parts, choice of, uint64_t most)
+{
+    uint64_t left = free_bytes(parts, of, 0);
+    double share = most < left ? (double)most / (double)left : 1.0;
+    uint64_t chosen = choose(parts, of, 0, share, most);
+    return chosen + choose(parts, of, 0, 1.0, most - chosen);
+}
+
+/* Marks up to `most` bytes of free parts. What would be written to a file over another one comes first: where it all
+ * fits there need be no such file. */
+static uint64_t choose_parts(sl_parts *parts, uint64_t most)
+{
+    choice own = free_bytes(parts, CHOICE_ALL, parts->own_part) <= most ? CHOICE_ALL : CHOICE_SEEN;
+    uint64_t chosen = choose(parts, own, parts->own_part, 1.0, most);
+    chosen += choose_evenly(parts, CHOICE_SEEN, most - chosen);
+    return chosen + choose_evenly(parts, CHOICE_ALL, most - chosen);
 }
 
 /* Gives chosen parts their memory, or with NULL takes the choice back. */
@@ -120,16 +156,7 @@ sl_status sl_parts_raise(sl_parts *parts, uint64_t resident_bytes, sl_err *err)
 {
     if (resident_bytes <= parts->chosen_bytes || parts->chosen_bytes == parts->total_bytes)
         return SL_OK;
-    uint64_t extra = resident_bytes - parts->chosen_bytes;
-    uint64_t left = parts->total_bytes - parts->chosen_bytes;
-    extra = extra < left ? extra : left;
-    /* What would be written to a file over another one comes first: where it all fits there need be no such file. */
-    uint64_t chosen = choose(parts, parts->own_part, 1.0, extra);
-    uint64_t more = extra - chosen;
-    if (more > 0)
-        chosen += choose(parts, 0, extra == left ? 1.0 : (double)more / (double)(left - chosen), more);
-    /* What rounding left over still holds some smaller part. */
-    chosen += choose(parts, 0, 1.0, extra - chosen);
+    uint64_t chosen = choose_parts(parts, resident_bytes - parts->chosen_bytes);
     if (chosen == 0)
         return SL_OK;
     sl_parts_region *region = NULL;

@@ -2,7 +2,8 @@
  *
  * Owns: the memory of resident parts. Which parts are resident is fixed by arithmetic over (layer, part index): of a
  * context over a file first those that are its own, then, spread evenly over layers and over every prefix of the
- * context, the others. A cyclic walk would defeat any choice by recent use.
+ * context, the others. Where layers slide, parts that no row from answer_from on sees come last: a prefill reads such a
+ * part once or twice, each pass of an answer reads all others. A cyclic walk would defeat any choice by recent use.
  *
  * Thread rule: none of its own; the stream's lock guards places and checksums of parts that the reader may see. */
 #ifndef SL_PARTS_H
@@ -29,6 +30,7 @@ typedef struct sl_parts {
      * the file that is attached to it (SL_OVERLAY_OFF). Set after init where they are not the defaults: 0, the blocks'
      * bytes, none. */
     uint64_t data_off, stride, own_part;
+    uint64_t answer_from; /* token; set after init where it is known; 0: all parts are alike */
     uint64_t total_bytes, chosen_bytes;
     uint64_t *checksums; /* [n_layers][n_parts] of closed parts on flash */
     uint8_t **memory;    /* [n_layers][n_parts] NULL where not chosen */

@@ -10,7 +10,7 @@ uint64_t sl_stream_first_part(sl_stream *stream, uint64_t pass, uint32_t layer)
     if (of->first_pass != pass) {
         /* Rows come behind the full tile groups: inside the unfilled one, or later. */
         uint64_t groups = pass == stream->pass ? of->walk_groups : of->n_groups;
-        of->first_part = sl_geom_first_seen(&stream->options.geom->layers[layer], groups * SL_TILE) / SL_PART_TOKENS;
+        of->first_part = sl_geom_first_part(&stream->options.geom->layers[layer], groups * SL_TILE);
         of->first_pass = pass;
     }
     return of->first_part;

@@ -51,6 +51,7 @@ sl_session_options tiny_session_options(tiny_run *run, sl_kv_type type, const ti
         .kv = {.geom = {type, run->weights->hp.n_layers, run->layers},
                .dir = test_dir(),
                .max_tokens = max_tokens,
+               .answer_from = max_tokens / 8 * 7,
                .n_slots = ways->n_slots,
                .budget = &run->budget},
         .max_tokens = max_tokens,

@@ -1,0 +1,269 @@
+/* What the budget is spent on: weights and tables (already taken), ring, window up to one segment, resident parts. */
+#include "api/plan_impl.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "api/draft_model.h"
+#include "api/drafters.h"
+#include "api/store.h"
+#include "decode/stops.h"
+
+enum {
+    MIB = 1 << 20,
+    N_SLOTS = 2,
+    MAX_RING_BYTES = 256 << 20,
+    RING_SHARE = 6,      /* of what is left for a context, the ring takes one part in so many, */
+    MOST_RING_SHARE = 4, /* or, to hold all reads in flight, one part in so many at most */
+    IN_FLIGHT_BYTES = 32 << 20, /* where nothing is known of the disk */
+    TALK_WINDOW_SHARE = 4, /* of what is left where feeds and answers alternate, the window takes one part in so many */
+    SLACK_BYTES = 64 << 10, /* alignment of a handful of mappings */
+    NOISE_BYTES = 512 << 10, /* by which the program's own resident set differs from run to run */
+    LIST_GROWTH = 3 /* a list of tokens that doubles holds at most so many times its length, old and new */
+};
+
+static uint64_t min_u64(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+static uint64_t max_u64(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+static uint64_t less(uint64_t a, uint64_t b)
+{
+    return a > b ? a - b : 0;
+}
+
+static double mib(uint64_t bytes)
+{
+    return (double)bytes / (double)MIB;
+}
+
+static uint64_t bytes_with_window(sl_session_options *session, size_t rows)
+{
+    session->window_rows = rows;
+    return sl_session_bytes(session);
+}
+
+/* The largest window that fits `room` and of which a whole number makes a segment: then windows end on segments. */
+static size_t choose_window(sl_session_options *session, size_t prompt_tokens, uint64_t room)
+{
+    enum { TALK_ROWS = 1024 }; /* what a message has at most, as a rule */
+    if (session->talks && prompt_tokens > TALK_ROWS)
+        prompt_tokens = TALK_ROWS;
+    size_t most = (prompt_tokens + SL_TILE - 1) / SL_TILE * SL_TILE;
+    for (size_t per_segment = 1; per_segment <= SL_SEGMENT_TOKENS / SL_TILE; per_segment++) {
+        size_t rows = (SL_SEGMENT_TOKENS / SL_TILE + per_segment - 1) / per_segment * SL_TILE;
+        if (rows > most)
+            rows = most;
+        if (bytes_with_window(session, rows) <= room)
+            return rows;
+    }
+    return SL_TILE;
+}
+
+/* What the window leaves to resident parts when the answer begins: a little more where even the smallest window takes
+ * more than a burst. */
+static uint64_t window_leaves(const sl_session_options *session)
+{
+    if (!session->will_decode || session->talks)
+        return 0;
+    sl_session_options burst = *session;
+    burst.window_rows = SL_TILE;
+    return less(sl_session_bytes(session), sl_session_bytes(&burst));
+}
+
+static sl_status refuse(const sl_plan *plan, sl_err *err)
+{
+    char draft[48] = "";
+    if (plan->draft_bytes > 0)
+        snprintf(draft, sizeof draft, ", draft model %.1f", mib(plan->draft_bytes));
+    return sl_err_set(err, SL_REFUSED,
+                      "memory budget of %.1f MiB is too small, %" PRIu64 "M would do: program %.1f MiB, weights %.1f, "
+                      "tables %.1f, ring %.1f, smallest window and burst %.1f%s",
+                      mib(plan->ram_bytes), (plan->needed_bytes + NOISE_BYTES + MIB - 1) / MIB,
+                      mib(plan->program_bytes), mib(plan->weight_bytes), mib(plan->table_bytes), mib(plan->ring_bytes),
+                      mib(plan->window_bytes), draft);
+}
+
+/* Ring size: what the caller asked for, else a share of the room, and where the budget allows what holds all reads in
+ * flight beside the parts at work; never more than the cache itself needs. */
+static sl_status choose_ring(const sl_context_options *options, const sl_geom *geom, uint64_t room, uint64_t kv_bytes,
+                             sl_session_options *session, sl_err *err)
+{
+    uint64_t part = sl_geom_max_part_bytes(geom), ring = options->ring_bytes;
+    if (ring && ring < N_SLOTS * part)
+        return sl_err_set(err, SL_REFUSED, "ring of %" PRIu64 " bytes is too small: two parts of %" PRIu64
+                          " bytes are the least", ring, part);
+    if (!ring) {
+        uint64_t flying = session->kv.in_flight_bytes ? session->kv.in_flight_bytes : IN_FLIGHT_BYTES;
+        uint64_t wanted = flying + max_u64(flying / 2, 2 * part);
+        ring = max_u64(min_u64(room / RING_SHARE, MAX_RING_BYTES), min_u64(room / MOST_RING_SHARE, wanted));
+        ring = min_u64(ring, max_u64(kv_bytes, N_SLOTS * part));
+    }
+    session->kv.n_slots = N_SLOTS;
+    session->kv.slot_bytes = (size_t)(max_u64(ring / N_SLOTS, part) / SL_SECTOR_BYTES * SL_SECTOR_BYTES);
+    return SL_OK;
+}
+
+/* What a message takes before it is fed: its text, copied, and the list of its tokens. */
+static uint64_t message_bytes(size_t n_tokens)
+{
+    enum { TEXT_BYTES = 16, MOST_TEXT_BYTES = 256 << 10 }; /* of a token; of one that is typed */
+    uint64_t text = min_u64((uint64_t)n_tokens * TEXT_BYTES, MOST_TEXT_BYTES);
+    return text + (uint64_t)n_tokens * LIST_GROWTH * sizeof(int32_t);
+}
+
+static uint64_t context_tables(const sl_context_options *options, const sl_session_options *session)
+{
+    /* never at once */
+    uint64_t save = options->talk ? sl_store_save_bytes(&session->kv.geom, session->max_tokens) : 0;
+    uint64_t message = options->talk ? message_bytes(options->prompt_tokens) : 0;
+    return sl_kv_table_bytes(&session->kv.geom, session->max_tokens) +
+           sl_sampler_bytes(session->weights->hp.n_vocab) + sl_stops_bytes() + SLACK_BYTES +
+           options->score_best * (sizeof(int32_t) + sizeof(float)) + max_u64(save, message);
+}
+
+/* SL_DRAFT_WITH_*: those that the session will have. */
+static unsigned drafters_of(const sl_engine *engine, const sl_context_options *options,
+                            const sl_session_options *session)
+{
+    if (session->max_drafts == 0)
+        return 0;
+    const unsigned wanted = sl_drafters_wanted(engine, options, session->max_tokens);
+    return session->hot_tokens > 0 ? wanted : wanted & ~(unsigned)SL_DRAFT_WITH_SELF;
+}
+
+/* What is fixed before any choice; the plan then holds the smallest of everything. */
+static void start_plan(sl_engine *engine, const sl_context_options *options, sl_session_options *session,
+                       sl_plan *plan)
+{
+    const sl_geom *geom = &session->kv.geom;
+    uint64_t limit = 0, used = 0;
+    sl_engine_memory(engine, &limit, &used);
+    memset(plan, 0, sizeof *plan);
+    plan->ram_bytes = engine->ram_bytes;
+    plan->program_bytes = engine->program_bytes;
+    plan->weight_bytes = engine->work.weight_bytes;
+    plan->kv_token_bytes = sl_geom_token_bytes(geom);
+    plan->kv_bytes = session->max_tokens * plan->kv_token_bytes;
+    plan->max_tokens = session->max_tokens;
+    plan->walked_bytes = sl_geom_seen_bytes(geom, session->max_tokens, session->max_tokens);
+    plan->answer_bytes = sl_geom_seen_bytes(geom, session->kv.answer_from, session->max_tokens);
+    plan->n_slots = N_SLOTS;
+    plan->max_drafts = session->max_drafts;
+    plan->drafters = drafters_of(engine, options, session);
+    plan->hot_tokens = plan->drafters & SL_DRAFT_WITH_SELF ? session->hot_tokens : 0;
+    plan->draft_bytes = sl_draft_model_bytes(engine) +
+                        sl_drafters_bytes(engine, plan->drafters, session->max_tokens);
+    plan->table_bytes = used - plan->weight_bytes - sl_draft_model_bytes(engine) + context_tables(options, session);
+    plan->window_tokens = options->window_tokens ? options->window_tokens : SL_TILE;
+    plan->window_bytes = bytes_with_window(session, plan->window_tokens);
+    plan->ring_bytes = max_u64(N_SLOTS * sl_geom_max_part_bytes(geom),
+                               options->ring_bytes / N_SLOTS / SL_SECTOR_BYTES * SL_SECTOR_BYTES * N_SLOTS);
+    plan->needed_bytes = plan->program_bytes + plan->weight_bytes + plan->draft_bytes + plan->table_bytes +
+                         plan->ring_bytes + plan->window_bytes;
+    plan->needed_bytes = max_u64(plan->needed_bytes, engine->load_bytes);
+}
+
+/* What the session takes for the hot set and what goes with it. */
+static uint64_t hot_bytes(const sl_session_options *session)
+{
+    sl_session_options without = *session;
+    without.hot_tokens = 0;
+    return sl_session_bytes(session) - sl_session_bytes(&without);
+}
+
+/* The plan of the smallest of everything, with drafts as memory allows: of what nobody asked for in numbers, a hot set
+ * takes one part in so many of the room and only where the cache will not stay in memory, and drafts are fewer rather
+ * than that the context is refused. */
+static void fit_drafts(sl_engine *engine, const sl_context_options *options, sl_session_options *session,
+                       sl_plan *plan)
+{
+    enum { HOT_SHARE = 8, LEAST_HOT = 512 };
+    const bool is_hot_chosen = options->hot_tokens == 0, is_self_chosen = options->drafters == 0;
+    start_plan(engine, options, session, plan);
+    while (is_hot_chosen && session->hot_tokens > 0) {
+        const uint64_t hot = hot_bytes(session), room = less(plan->ram_bytes + hot, plan->needed_bytes);
+        const bool is_idle = is_self_chosen && plan->answer_bytes <= room;
+        if (!is_idle && hot <= room / HOT_SHARE)
+            break;
+        if (is_idle || (is_self_chosen && session->hot_tokens / 2 < LEAST_HOT))
+            session->hot_tokens = 0;
+        else if (session->hot_tokens / 2 < SL_TILE)
+            break;
+        else
+            session->hot_tokens /= 2;
+        start_plan(engine, options, session, plan);
+    }
+    while (plan->needed_bytes > plan->ram_bytes && options->draft_auto && session->max_drafts > 1) {
+        session->max_drafts /= 2;
+        start_plan(engine, options, session, plan);
+    }
+}
+
+sl_status sl_plan_spend(sl_engine *engine, const sl_context_options *options, sl_session_options *session,
+                        sl_plan *plan, sl_err *err)
+{
+    const sl_geom *geom = &session->kv.geom;
+    uint64_t limit = 0, used = 0;
+    sl_engine_memory(engine, &limit, &used);
+    fit_drafts(engine, options, session, plan);
+    /* the unfilled tiles never leave memory */
+    uint64_t kv_bytes = plan->max_tokens / SL_TILE * SL_TILE * plan->kv_token_bytes;
+    plan->disk_bytes = kv_bytes + (uint64_t)geom->n_layers * SL_SECTOR_BYTES;
+    uint64_t room = less(limit, used + context_tables(options, session) + plan->draft_bytes -
+                                    sl_draft_model_bytes(engine));
+    sl_status status = choose_ring(options, geom, less(room, plan->window_bytes), kv_bytes, session, err);
+    if (status != SL_OK)
+        return status;
+    if (plan->needed_bytes > plan->ram_bytes)
+        return refuse(plan, err);
+    plan->ring_bytes = N_SLOTS * session->kv.slot_bytes;
+    room = less(room, plan->ring_bytes);
+    /* A talk's window keeps its memory for good, and its passes are mostly short: resident parts come first. */
+    uint64_t for_window = session->talks ? max_u64(less(room, kv_bytes), room / TALK_WINDOW_SHARE) : room;
+    if (!options->window_tokens)
+        plan->window_tokens = choose_window(session, options->prompt_tokens, for_window);
+    plan->window_bytes = bytes_with_window(session, plan->window_tokens);
+    plan->resident_bytes = min_u64(less(room, plan->window_bytes), kv_bytes);
+    plan->decode_resident_bytes = min_u64(plan->resident_bytes + window_leaves(session), kv_bytes);
+    session->kv.resident_bytes = plan->resident_bytes;
+    /* A kept context is written whole, but for what its file holds; another keeps its own parts, from the one on that a
+     * file's tokens end in, in memory before any others (store/parts.h). */
+    uint64_t stored = sl_plan_stored_tokens(options);
+    uint64_t there = options->keep ? stored : stored / SL_PART_TOKENS * SL_PART_TOKENS;
+    if (!options->keep && plan->resident_bytes >= less(kv_bytes, there * plan->kv_token_bytes))
+        plan->disk_bytes = 0;
+    plan->disk_bytes = less(plan->disk_bytes, there * plan->kv_token_bytes);
+    return SL_OK;
+}
+
+sl_status sl_plan_sufficient(sl_engine *engine, uint64_t *out_bytes, sl_err *err)
+{
+    sl_weights sizes = {.hp = engine->hp};
+    const sl_context_options options = {
+        .cache = engine->hp.head_dim % SL_GROUP == 0 ? SL_CACHE_Q8_0 : SL_CACHE_F16,
+        .prompt_tokens = engine->hp.n_ctx_train - 1,
+        .predict_tokens = 1,
+        .max_drafts = 15,
+        .drafters = SL_DRAFT_WITH_NGRAM,
+    };
+    sl_kv_layer *layers = NULL;
+    sl_session_options session;
+    sl_plan plan;
+    sl_status status = sl_mem_new(&engine->budget, engine->hp.n_layers, sizeof *layers, "geometry", &layers, err);
+    if (status == SL_OK)
+        status = sl_plan_session(engine, &options, layers, &session, err);
+    if (status == SL_OK) {
+        session.weights = &sizes;
+        start_plan(engine, &options, &session, &plan);
+        *out_bytes = plan.needed_bytes + NOISE_BYTES + (uint64_t)engine->hp.n_ctx_train * LIST_GROWTH * sizeof(int32_t);
+    }
+    sl_mem_free(&engine->budget, layers);
+    return status;
+}
