@@ -24,7 +24,7 @@ MIB = 1 << 20
 results = {"failed": 0}
 
 KEYS = ["works", "problem", "beyond_training", "kv_type", "kv_dir", "tokens", "rows", "kv_token_bytes", "kv_layer_bytes",
-        "kv_bytes", "ram_bytes", "program_bytes", "weight_bytes", "table_bytes", "ring_bytes", "window_tokens",
+        "sliding_layers", "sliding_span", "kv_bytes", "walked_bytes", "answer_bytes", "ram_bytes", "program_bytes", "weight_bytes", "table_bytes", "ring_bytes", "window_tokens",
         "window_bytes", "resident_bytes", "decode_resident_bytes", "needed_bytes", "disk_bytes", "disk_free_bytes",
         "estimate"]
 ESTIMATE_KEYS = ["disk_read_rate", "disk_write_rate", "memory_rate", "read_bytes", "in_flight_bytes",
@@ -226,6 +226,40 @@ def small_cases(program, model, folder):
     report("plan: --trace left the model alone", [] if Path(model).read_bytes() == Tiny(wide=True).bytes() else ["changed"])
 
 
+def sliding_case(program, model, text, folder):
+    """A layer that slides: a pass is its last parts, and a run reads what the plan said."""
+    part, token, span = 1024, 8192, 512
+    tiny = Tiny(wide=True)
+    tiny.meta["llama.attention.sliding_window"] = (U32, span)
+    Path(model).write_bytes(tiny.bytes())
+    Path(text).write_text("the cat " * 900)
+    shape, problems = program.result("inspect", model)
+    if shape and (shape["layer_spans"] != [span] or shape["n_sliding_layers"] != 1 or
+                  shape["kv_walked_bytes_f16"] != part * token or shape["kv_token_bytes_f16"] != token):
+        problems.append({key: value for key, value in shape.items() if key not in ("metadata", "tensors")})
+    value, more = program.plan("-m", model, "--tokens", "16K", "--kv", "f16", "--kv-dir", folder, "--ram", "40M")
+    problems += more
+    if value and not more and (value["walked_bytes"] != part * token or value["answer_bytes"] != part * token or
+                               value["kv_bytes"] != 16 * part * token or value["sliding_span"] != span or
+                               value["estimate"]["pass_bytes"] != max(0, part * token - value["decode_resident_bytes"])):
+        problems.append(value)
+    run = ["run", "-m", model, "-f", text, "-p", "x", "-n", "40", "--kv", "f16", "--draft", "0", "--window", "64"]
+    told, more = program.result(*run, "--ram", "40M", "--kv-dir", folder)
+    problems += more
+    whole, more = program.result(*run, "--ram", "512M")
+    problems += more
+    if told and whole:
+        e = told["estimate"]
+        planned = e["read_bytes_prefill"] + told["passes"] * e["pass_bytes"]
+        if told["text"] != whole["text"] or whole["bytes_written"] or whole["bytes_read"]:
+            problems.append("the text differs, or what fits was written")
+        if not 0.9 * planned <= told["bytes_visited"] <= 1.1 * planned or not told["bytes_written"]:
+            problems.append((told["bytes_visited"], planned, told["bytes_written"]))
+        if told["bytes_visited"] > (told["windows"] + told["passes"]) * 2 * part * token:
+            problems.append("a window read more than the end of the cache")
+    report("plan: of layers that slide no more is read than the plan says", problems)
+
+
 def budget_figures(program, model, text):
     """Every refusal for memory names a figure, and the figure does."""
     Path(model).write_bytes(Tiny(wide=True).bytes())
@@ -309,6 +343,7 @@ def main():
         model = folder + "/model.gguf"
         size_cases(program, model, folder)
         small_cases(program, model, folder)
+        sliding_case(program, model, folder + "/doc.txt", folder)
         budget_figures(program, model, folder + "/doc.txt")
         interrupt_case(program, model)
         demo_case(program)
