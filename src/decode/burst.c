@@ -121,7 +121,6 @@ static sl_status collect_rows(burst *b, sl_err *err)
             return status;
         value = sl_guesses_pick(&s->guesses, &limits, last, &s->rows);
     }
-    b->result->n_drafted += s->rows.n - 1;
     return SL_OK;
 }
 
@@ -159,6 +158,10 @@ static sl_status follow(burst *b, way *w, sl_err *err)
             first = (size_t)row;
             end = first + batch_at(s, first);
             sl_status status = sl_graph_logits(s->graph, first, end - first, s->logits, err);
+            if (status != SL_OK && end - first > 1 && sl_graph_broke_down(s->graph)) {
+                end = first + 1; /* the others may never be wanted */
+                status = sl_graph_logits(s->graph, first, 1, s->logits, err);
+            }
             if (status != SL_OK)
                 return status;
         }
@@ -171,7 +174,7 @@ static sl_status follow(burst *b, way *w, sl_err *err)
     return SL_OK;
 }
 
-static sl_status pass_rows(burst *b, sl_err *err)
+static sl_status pass_once(burst *b, sl_err *err)
 {
     sl_session *s = b->session;
     const sl_graph_rows rows = {
@@ -185,6 +188,20 @@ static sl_status pass_rows(burst *b, sl_err *err)
         .arg = s,
     };
     return sl_graph_pass(s->graph, s->kv, &rows, err);
+}
+
+/* A draft may be a token that the model breaks down over, and plain decoding never looks at it: then the text's last
+ * token goes alone. */
+static sl_status pass_rows(burst *b, sl_err *err)
+{
+    sl_session *s = b->session;
+    const sl_guess_limits no_drafts = {.max_nodes = 0};
+    const sl_status status = pass_once(b, err);
+    if (status == SL_OK || s->rows.n == 1 || !sl_graph_broke_down(s->graph))
+        return status;
+    sl_session_take_back(s, s->n_stored);
+    (void)sl_guesses_pick(&s->guesses, &no_drafts, s->history[s->n_history - 1], &s->rows);
+    return pass_once(b, err);
 }
 
 static sl_status run_burst(burst *b, bool *go_on, sl_err *err)
@@ -209,6 +226,7 @@ static sl_status run_burst(burst *b, bool *go_on, sl_err *err)
     s->n_stored += w.n;
     b->result->n_passes++;
     b->result->n_rows += s->rows.n;
+    b->result->n_drafted += s->rows.n - 1;
     counts->pass_s += passed_s - start_s;
     counts->accept_s += end_s - passed_s;
     counts->n_tree_passes += s->rows.is_tree;

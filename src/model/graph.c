@@ -164,6 +164,7 @@ sl_status sl_graph_pass(sl_graph *graph, sl_kv *kv, const sl_graph_rows *rows, s
     graph->n_rows = rows->n_rows;
     graph->first_pos = rows->first_pos;
     graph->is_tree = rows->parents != NULL;
+    graph->broke_down = false;
     assert(!graph->is_tree || graph->options.trees);
     if (graph->is_tree)
         sl_tree_init(&graph->tree, rows->parents, rows->n_rows, rows->first_pos);
@@ -201,15 +202,23 @@ sl_status sl_graph_logits(sl_graph *graph, size_t first, size_t n, float *out, s
     graph->first = first;
     graph->n = n;
     graph->logits = out;
+    graph->broke_down = false;
     sl_graph_for_rows(graph, output_norm_row);
     const sl_graph_product logits = {graph->options.weights->output, out, graph->hp.n_vocab};
     sl_graph_multiply(graph, graph->tmp, graph->wide, n, &logits, 1);
     sl_graph_for_rows(graph, cap_logits_row);
-    for (size_t i = 0; i < n; i++)
-        if (graph->bad[i])
-            return sl_err_set(err, SL_FAILED, "logits are not finite: position %" PRIu64,
-                              sl_graph_pos(graph, first + i));
+    for (size_t i = 0; i < n; i++) {
+        if (!graph->bad[i])
+            continue;
+        graph->broke_down = true;
+        return sl_err_set(err, SL_FAILED, "logits are not finite: position %" PRIu64, sl_graph_pos(graph, first + i));
+    }
     return SL_OK;
+}
+
+bool sl_graph_broke_down(const sl_graph *graph)
+{
+    return graph->broke_down;
 }
 
 /* The path's rows of a layer, moved to the first lanes. In order: none is overwritten before it has moved. */

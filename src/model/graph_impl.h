@@ -37,6 +37,7 @@ struct sl_graph {
     bool is_tree;
     sl_tree tree;
     float *logits;           /* [n][n_vocab], being made */
+    bool broke_down;         /* as sl_graph_broke_down */
 };
 
 /* Row `index` of the pass. */

@@ -120,13 +120,16 @@ static void ffn_add_row(sl_graph *graph, size_t row)
 }
 
 /* The first bad row of the chunk, named. */
-static sl_status check_rows(const sl_graph *graph, const char *what, sl_err *err)
+static sl_status check_rows(sl_graph *graph, const char *what, sl_err *err)
 {
-    for (size_t i = 0; i < graph->n; i++)
-        if (graph->bad[i])
-            return sl_err_set(err, SL_FAILED,
-                              "%s is not finite or beyond the stored type: layer %" PRIu32 ", position %" PRIu64, what,
-                              graph->layer, sl_graph_pos(graph, graph->first + i));
+    for (size_t i = 0; i < graph->n; i++) {
+        if (!graph->bad[i])
+            continue;
+        graph->broke_down = true;
+        return sl_err_set(err, SL_FAILED,
+                          "%s is not finite or beyond the stored type: layer %" PRIu32 ", position %" PRIu64, what,
+                          graph->layer, sl_graph_pos(graph, graph->first + i));
+    }
     return SL_OK;
 }
 
