@@ -191,7 +191,6 @@ static void branch_out(proposal *p, size_t from, size_t to, int32_t parent, floa
 {
     const size_t first_branch = p->n_branches;
     size_t depth = 0, heaviest = first_branch;
-    float all = 0.0f;
     for (int32_t up = parent; up != SL_DRAFT_ROOT; up = p->tree->nodes[up].parent)
         depth++;
     for (size_t at = from, end; at < to; at = end) {
@@ -205,13 +204,15 @@ static void branch_out(proposal *p, size_t from, size_t to, int32_t parent, floa
             longest = p->places[i].length > longest ? p->places[i].length : longest;
         }
         b->length_class = (uint8_t)class_of(longest + depth);
-        all += b->p;
         heaviest = b->p > p->branches[heaviest].p ? p->n_branches - 1 : heaviest;
     }
     branch *likeliest = &p->branches[heaviest];
     const outcome *first = &p->ngram->first[likeliest->length_class], *other = &p->ngram->other;
-    const float others = all - likeliest->p, likely = first->hits / first->trials;
+    const float likely = first->hits / first->trials;
     const float left = (1.0f - likely) * other->hits / other->trials;
+    float others = 0.0f; /* not what all less the likeliest would leave: that may round to nothing */
+    for (size_t i = first_branch; i < p->n_branches; i++)
+        others += i == heaviest ? 0.0f : p->branches[i].p;
     for (size_t i = first_branch; i < p->n_branches; i++) {
         branch *b = &p->branches[i];
         b->is_first = i == heaviest;
