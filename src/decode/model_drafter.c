@@ -68,7 +68,6 @@ static uint64_t bytes_with(const sl_model_drafter_options *o, sl_kv_layer *layer
 
 uint64_t sl_model_drafter_bytes(const sl_model_drafter_options *o)
 {
-    /* All layers are alike: the sizes of one are those of each. */
     sl_kv_layer *layers = NULL;
     if (sl_mem_new(o->budget, o->weights->hp.n_layers, sizeof *layers, "geometry", &layers, NULL) != SL_OK)
         return UINT64_MAX / 4;

@@ -130,6 +130,17 @@ void sl_tensor_wants_of_layer(const sl_hparams *hp, uint32_t layer, sl_tensor_wa
 
 /* -------------------------------------------------------------------------------------------------- what is there */
 
+static sl_status refuse_type(const char *path, const char *tensor, uint32_t ggml_type, sl_err *err)
+{
+    char known[256] = "";
+    const char *name = sl_ggml_type_name(ggml_type);
+    for (size_t i = 0, n = 0; i < sizeof known_types / sizeof known_types[0] && n < sizeof known; i++)
+        n += (size_t)snprintf(known + n, sizeof known - n, "%s%s", i > 0 ? ", " : "",
+                              sl_wtype_name(known_types[i].type));
+    return sl_err_set(err, SL_REFUSED, "%s: tensor %s has type %s (%u), which is not supported (%s are)", path, tensor,
+                      name ? name : "unknown", ggml_type, known);
+}
+
 static bool find_type(uint32_t ggml_type, sl_wtype *out)
 {
     for (size_t i = 0; i < sizeof known_types / sizeof known_types[0]; i++) {
@@ -148,13 +159,8 @@ sl_status sl_tensor_want_find(const sl_gguf *gguf, const sl_tensor_want *w, cons
     const sl_gguf_tensor *tensor = *out = sl_gguf_tensor_find(gguf, w->name);
     if (!tensor)
         return w->optional ? SL_OK : sl_err_set(err, SL_DAMAGED, "%s: tensor %s is missing", path, w->name);
-    if (!find_type(tensor->type, type)) {
-        const char *name = sl_ggml_type_name(tensor->type);
-        return sl_err_set(err, SL_REFUSED,
-                          "%s: tensor %s has type %s (%u), which is not supported (F32, F16, BF16, Q8_0, Q4_0, Q4_1, "
-                          "Q5_0, Q5_1, Q4_K, Q5_K, Q6_K are)",
-                          path, w->name, name ? name : "unknown", tensor->type);
-    }
+    if (!find_type(tensor->type, type))
+        return refuse_type(path, w->name, tensor->type, err);
     size_t n_out = w->n_out ? w->tensor_out : 1;
     if (tensor->dims[0] != w->n_in || tensor->dims[1] != n_out || tensor->dims[2] != 1 || tensor->dims[3] != 1)
         return sl_err_set(err, SL_DAMAGED,
