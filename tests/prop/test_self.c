@@ -36,7 +36,7 @@ typedef struct way {
 } way;
 
 typedef struct drawn {
-    int32_t ids[2 * N_DRAWN];
+    int32_t ids[3 * N_DRAWN];
     size_t n, stop_at; /* stop_at 0: never */
     sl_budget *fail;   /* its next allocation fails from the second token on */
 } drawn;
@@ -44,6 +44,7 @@ typedef struct drawn {
 static bool note_token(void *arg, int32_t id)
 {
     drawn *d = arg;
+    assert_true(d->n < sizeof d->ids / sizeof d->ids[0]);
     d->ids[d->n++] = id;
     if (d->fail && d->n == 2)
         d->fail->fail_in = 1;
