@@ -118,12 +118,11 @@ static void too_little_memory_is_refused(void **unused)
 
 static char path[300];
 
-static sl_engine *open_engine(uint64_t ram_bytes, bool plan_only)
+static sl_engine *open_model(const tiny_model *model, uint64_t ram_bytes, bool plan_only)
 {
     const char *dir = getenv("SLUICE_TEST_DIR");
     snprintf(path, sizeof path, "%s/sluice-plan-%ld.gguf", dir ? dir : "/var/tmp", (long)getpid());
-    tiny_model model = tiny_model_of_seed(3);
-    assert_true(tiny_model_write(&model, path));
+    assert_true(tiny_model_write(model, path));
     const sl_engine_options options = {.model_path = path, .ram_bytes = ram_bytes, .n_threads = 2,
                                        .plan_only = plan_only};
     sl_engine *engine = NULL;
@@ -133,6 +132,12 @@ static sl_engine *open_engine(uint64_t ram_bytes, bool plan_only)
     if (status != SL_OK)
         fail_msg("%s", err.text);
     return engine;
+}
+
+static sl_engine *open_engine(uint64_t ram_bytes, bool plan_only)
+{
+    tiny_model model = tiny_model_of_seed(3);
+    return open_model(&model, ram_bytes, plan_only);
 }
 
 static sl_context_options context_options(size_t prompt_tokens)
@@ -220,6 +225,29 @@ static void a_refusal_comes_with_times(void **unused)
     assert_true(e.pass_compute_s > 0.0 && e.written_bytes == plan.max_tokens / 64 * 64 * plan.kv_token_bytes);
 }
 
+/* Layers of 200 tokens, and those that see all. A talk's end is its room's end: nobody knows where it will be. */
+static void an_answer_sees_the_end_of_what_slides(void **unused)
+{
+    (void)unused;
+    tiny_model model = tiny_model_of_arch(4, "gemma3");
+    sl_engine *engine = open_model(&model, 256 * (uint64_t)MIB, true);
+    sl_engine_info info;
+    sl_engine_get_info(engine, &info);
+    assert_true(info.sliding_span == 200 && info.n_sliding_layers > 0 && info.n_sliding_layers < info.n_layers);
+    uint64_t n_sliding = info.n_sliding_layers, n_whole = info.n_layers - n_sliding;
+    sl_context_options options = context_options(20 * 1024);
+    options.predict_tokens = 4 * 1024;
+    sl_plan plan = plan_of(engine, &options, SL_OK, NULL);
+    uint64_t part = 1024 * plan.kv_token_bytes / info.n_layers;
+    assert_int_equal(24 * part * info.n_layers, plan.kv_bytes);
+    assert_int_equal((24 * n_whole + n_sliding) * part, plan.walked_bytes); /* from token 24,377 on */
+    assert_int_equal((24 * n_whole + 5 * n_sliding) * part, plan.answer_bytes); /* from 20,281 on */
+    options.talk = true;
+    plan = plan_of(engine, &options, SL_OK, NULL);
+    assert_int_equal(plan.walked_bytes, plan.answer_bytes);
+    sl_engine_close(engine);
+}
+
 static void the_ring_holds_what_is_in_flight(void **unused)
 {
     (void)unused;
@@ -264,6 +292,7 @@ int main(void)
         cmocka_unit_test(too_little_memory_is_refused),
         cmocka_unit_test(a_plan_without_weights_is_the_plan),
         cmocka_unit_test(a_refusal_comes_with_times),
+        cmocka_unit_test(an_answer_sees_the_end_of_what_slides),
         cmocka_unit_test(the_ring_holds_what_is_in_flight),
         cmocka_unit_test(an_estimate_needs_measuring_once),
     };
