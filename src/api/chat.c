@@ -8,16 +8,6 @@ enum { PIECE_BYTES = 1024 };
 
 /* ----------------------------------------------------------------------------------------------------------- pieces */
 
-static sl_status add_ids(sl_engine *engine, const int32_t *ids, size_t n, sl_tokens *out, sl_err *err)
-{
-    sl_ids list = {out->ids, out->n, out->cap};
-    sl_status status = SL_OK;
-    for (size_t i = 0; status == SL_OK && i < n; i++)
-        status = sl_ids_push(&list, ids[i], &engine->budget, err);
-    *out = (sl_tokens){list.ids, list.n, list.cap};
-    return status;
-}
-
 static bool ends_in_space(const char *text)
 {
     return *text && text[strlen(text) - 1] == ' ';
@@ -71,7 +61,7 @@ static sl_status add_bos(sl_engine *engine, sl_tokens *out, sl_err *err)
     int32_t bos = sl_tok_bos(engine->tok);
     if (bos < 0 && template && strstr(template, "bos_token"))
         bos = sl_tok_bos_id(engine->tok);
-    return bos < 0 ? SL_OK : add_ids(engine, &bos, 1, out, err);
+    return bos < 0 ? SL_OK : sl_tokens_add(engine, &bos, 1, out, err);
 }
 
 /* What a system message stands between, as text. */

@@ -38,7 +38,8 @@ typedef enum sl_chat_part {
     SL_CHAT_PART_HEAD, SL_CHAT_PART_USER, SL_CHAT_PART_ASK, SL_CHAT_PART_ANSWER, SL_CHAT_PART_NEXT
 } sl_chat_part;
 
-/* HEAD -its end-> USER -what ends it-> ASK -its end-> ANSWER -the mark-> NEXT -its end-> USER   (step, in chat.c) */
+/* HEAD -its end-> USER -what ends it-> ASK -its end-> ANSWER -the mark-> NEXT -its end-> USER   (step, in
+ * chat_find.c) */
 typedef struct sl_chat_place {
     sl_chat_part part;
     size_t done; /* tokens of that part so far; of a piece, fewer than it has */
@@ -66,6 +67,9 @@ sl_status sl_chat_open_user(sl_engine *engine, const sl_chat *chat, sl_chat_plac
 /* SL_REFUSED: a message of that text would end where it spells the template's own end of messages. */
 sl_status sl_chat_check_text(const sl_engine *engine, const sl_chat *chat, const char *text, size_t size,
                              sl_err *err) SL_CHECK;
+
+/* Appends ids [n] (prompt.c). */
+sl_status sl_tokens_add(sl_engine *engine, const int32_t *ids, size_t n, sl_tokens *out, sl_err *err) SL_CHECK;
 
 /* Takes the white space at the text's beginning (first), its end (last) away. */
 void sl_chat_trim(bool first, bool last, const char **text, size_t *size);

@@ -136,26 +136,16 @@ sl_status sl_chat_find(sl_engine *engine, const sl_chat *chat, const int32_t *id
     return SL_OK;
 }
 
-static sl_status add_ids(sl_engine *engine, const int32_t *ids, size_t n, sl_tokens *out, sl_err *err)
-{
-    sl_ids list = {out->ids, out->n, out->cap};
-    sl_status status = SL_OK;
-    for (size_t i = 0; status == SL_OK && i < n; i++)
-        status = sl_ids_push(&list, ids[i], &engine->budget, err);
-    *out = (sl_tokens){list.ids, list.n, list.cap};
-    return status;
-}
-
 sl_status sl_chat_open_user(sl_engine *engine, const sl_chat *chat, sl_chat_place place, sl_tokens *out, sl_err *err)
 {
     const sl_tokens *piece = piece_of(chat, place.part);
     sl_status status = SL_OK;
     if (piece)
-        status = add_ids(engine, piece->ids + place.done, piece->n - place.done, out, err);
+        status = sl_tokens_add(engine, piece->ids + place.done, piece->n - place.done, out, err);
     /* a question that nobody answered is answered with nothing */
     bool has_answer = place.part == SL_CHAT_PART_ASK || place.part == SL_CHAT_PART_ANSWER;
     if (status == SL_OK && has_answer)
-        status = add_ids(engine, chat->next.ids, chat->next.n, out, err);
+        status = sl_tokens_add(engine, chat->next.ids, chat->next.n, out, err);
     return status;
 }
 

@@ -49,6 +49,16 @@ void sl_tokens_free(sl_engine *engine, sl_tokens *tokens)
     *tokens = (sl_tokens){0};
 }
 
+sl_status sl_tokens_add(sl_engine *engine, const int32_t *ids, size_t n, sl_tokens *out, sl_err *err)
+{
+    sl_ids list = {out->ids, out->n, out->cap};
+    sl_status status = SL_OK;
+    for (size_t i = 0; status == SL_OK && i < n; i++)
+        status = sl_ids_push(&list, ids[i], &engine->budget, err);
+    *out = (sl_tokens){list.ids, list.n, list.cap};
+    return status;
+}
+
 /* ---------------------------------------------------------------------------------------------------------- prompts */
 
 /* Named before anything is put in front of it. */
@@ -92,12 +102,7 @@ static sl_status encode_behind(sl_engine *engine, const message *m, const char *
 /* Nothing when id < 0. */
 static sl_status add_id(sl_engine *engine, int32_t id, sl_tokens *out, sl_err *err)
 {
-    if (id < 0)
-        return SL_OK;
-    sl_ids ids = {out->ids, out->n, out->cap};
-    sl_status status = sl_ids_push(&ids, id, &engine->budget, err);
-    *out = (sl_tokens){ids.ids, ids.n, ids.cap};
-    return status;
+    return id < 0 ? SL_OK : sl_tokens_add(engine, &id, 1, out, err);
 }
 
 /* What stands before the user's text. */
@@ -158,8 +163,8 @@ static sl_status write_prompt(sl_engine *engine, const sl_prompt *prompt, const 
         status = write_text(engine, prompt, chat, &m, out, err);
     if (status == SL_OK && out->n == before)
         status = sl_err_set(err, SL_USAGE, "the prompt is empty after tokenising");
-    for (size_t i = 0; status == SL_OK && !prompt->open && i < chat->ask.n; i++)
-        status = add_id(engine, chat->ask.ids[i], out, err);
+    if (status == SL_OK && !prompt->open)
+        status = sl_tokens_add(engine, chat->ask.ids, chat->ask.n, out, err);
     if (status == SL_OK && prompt->whole && engine->add_eos)
         status = add_id(engine, sl_tok_eos(engine->tok), out, err);
     return status;
