@@ -58,8 +58,8 @@ sl_status sl_graph_pass(sl_graph *graph, sl_kv *kv, const sl_graph_rows *rows, s
 enum { SL_GRAPH_LOGIT_ROWS = 8 };
 sl_status sl_graph_logits(sl_graph *graph, size_t first, size_t n, float *out, sl_err *err) SL_CHECK;
 
-/* Whether the last pass, or the last logits, failed because a row of them came to a NaN, an infinity or a value beyond the
- * stored type: other rows may be well. */
+/* Whether the last pass, or the last logits, failed because a row of them came to a NaN, an infinity or a value beyond
+ * the stored type: other rows may be well. */
 bool sl_graph_broke_down(const sl_graph *graph);
 
 /* Staged graphs: appends n rows of the last pass to every layer; the others are forgotten. path [n]: a way from row 0

@@ -102,9 +102,9 @@ sl_status sl_kv_finish(sl_kv *kv, sl_err *err) SL_CHECK;
 sl_status sl_kv_get_part(sl_kv *kv, uint32_t layer, uint64_t part, uint8_t *out, sl_err *err) SL_CHECK;
 
 /* Between passes; with keep, nothing that is committed: all layers forget what they have from n_tokens on (a layer that
- * has less keeps it), wherever it lies; what is left is as if the rest had never been there. A part that the cut falls in is read and
- * verified; it goes to this context's own file where it lay in the durable one. After an error all later calls give
- * SL_FAILED, but for SL_USAGE, which changes nothing. */
+ * has less keeps it), wherever it lies; what is left is as if the rest had never been there. A part that the cut falls
+ * in is read and verified; it goes to this context's own file where it lay in the durable one. After an error all later
+ * calls give SL_FAILED, but for SL_USAGE, which changes nothing. */
 sl_status sl_kv_truncate(sl_kv *kv, uint64_t n_tokens, sl_err *err) SL_CHECK;
 
 /* Appends to `to` the tokens that a context file has behind to's own, which are whole parts, up to n_tokens; verified.

@@ -334,7 +334,8 @@ static void large_groups_are_taken_over_within_the_plan(void **unused)
     sl_budget_init(&budget, UINT64_MAX);
     kv_model_init(&model, &geom, N, durable_seed());
     snprintf(path, sizeof path, "%s/wide-%ld.kv", durable_test_dir(), (long)getpid());
-    sl_durable_options file = {.path = path, .for_writing = true, .allow_ram = true, .max_tokens = N, .budget = &budget};
+    sl_durable_options file = {
+        .path = path, .for_writing = true, .allow_ram = true, .max_tokens = N, .budget = &budget};
     sl_kv_options options = {.geom = geom, .dir = durable_test_dir(), .max_tokens = N, .n_slots = 2, .keep = true,
                              .budget = &budget};
     durable_must(sl_durable_create(&file, &durable_rig_identity, &geom, &options.durable, &err), &err);

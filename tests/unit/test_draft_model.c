@@ -191,7 +191,7 @@ static void drafts_change_no_token(void **unused)
     unlink(draft_path);
 }
 
-/* Few megabytes: fewer drafts rather than no context; and a budget of its weights alone is too small for a draft model. */
+/* Few megabytes: fewer drafts rather than no context. A budget of its weights alone is too small for a draft model. */
 static void memory_decides(void **unused)
 {
     (void)unused;
