@@ -225,7 +225,9 @@ typedef struct sl_estimate {
     double first_token_s; /* prefill and the first row's logits */
     /* one pass over the whole context for `rows` rows: */
     size_t rows;
-    uint64_t pass_bytes; /* read from flash */
+    /* Read from flash. A part that is open when the answer begins joins memory that it is meant for when it is full:
+     * until then, less than a part of each layer is read on top. */
+    uint64_t pass_bytes;
     double pass_disk_s, pass_memory_s, pass_compute_s, pass_s; /* floors, and the largest of them */
     /* the least number of rows with which computing outlasts the disk; 0: none up to 256 does, or a rate is missing */
     size_t crossover_rows;
