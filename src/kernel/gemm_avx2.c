@@ -3,12 +3,13 @@
  * saturation at 32767, which no product here reaches:
  *  4 bits: w is 0..15, so eight quads stay inside 16 bits (8 * 2 * 15 * 127 = 30480);
  *  5 bits: w is 0..31, four quads do (4 * 2 * 31 * 127 = 31496);
+ *  MXFP4:  w is 0..24, four quads;
  *  6 bits: w is -32..31 and the activation gets 128 added; a pair is at most 2 * 32 * 255 = 16320, and four quads,
  *          started at -128 times the sum of their w, end at no more than 4 * 2 * 32 * 127 = 32512, whatever wrapped
- *          meanwhile; the sub-scale enters where pairs are widened;
- *  8 bits: the weight's sign moves to the activation, which is never -128; |-128| = 128 is right as an unsigned byte,
- *          and a pair is at most 2 * 128 * 127 = 32512.
- * An offset left in w (8, 16) is taken off as offset * sum(q), which binary32 holds exactly.
+ *          meanwhile; the sub-scale enters where pairs are widened. Q2_K (0..3) and Q3_K (-4..3) likewise;
+ *  8 bits, and IQ4_NL and IQ4_XS (-127..113): the weight's sign moves to the activation, which is never -128;
+ *          |-128| = 128 is right as an unsigned byte, and a pair is at most 2 * 128 * 127 = 32512.
+ * An offset left in w (8, 12, 16) is taken off as offset * sum(q), which binary32 holds exactly.
  * An inlined helper takes more than six parameters where they are the registers of its caller's loop. */
 #include "kernel/levels.h"
 
@@ -55,7 +56,7 @@ AVX2_INLINE void add_part(__m256i s[SL_BLOCK_ROWS][2], const sl_panel_block *w, 
         for (size_t h = 0; h < 2; h++)
             if (p.subscales)
                 s[r][h] = sl_load_256(w->start[at][part][h]);
-            else if (part == 0 || p.bits == 5)
+            else if (part == 0 || p.parts)
                 s[r][h] = _mm256_setzero_si256();
     add_quad(s, quads[0], b, q_off, p);
     add_quad(s, quads[1], b, q_off + 4, p);
@@ -74,7 +75,7 @@ AVX2_INLINE void block_values(__m256 value[SL_BLOCK_ROWS][2], const sl_panel_blo
 {
     __m256i s[SL_BLOCK_ROWS][2], dot[SL_BLOCK_ROWS][2];
     add_part(s, w, at, 0, b, off.q, p);
-    for (size_t r = 0; r < b->n && p.bits != 4; r++)
+    for (size_t r = 0; r < b->n && p.parts; r++)
         for (size_t h = 0; h < 2; h++)
             dot[r][h] = widened(s[r][h], w, at, 0, h, p);
     add_part(s, w, at, 1, b, off.q, p);
@@ -82,7 +83,7 @@ AVX2_INLINE void block_values(__m256 value[SL_BLOCK_ROWS][2], const sl_panel_blo
         const __m256 sum = sl_broadcast_float(b->row[r] + off.sum);
         for (size_t h = 0; h < 2; h++) {
             const __m256i wide = widened(s[r][h], w, at, 1, h, p);
-            value[r][h] = float_of(p.bits == 4 ? wide : _mm256_add_epi32(dot[r][h], wide), sum, p);
+            value[r][h] = float_of(p.parts ? _mm256_add_epi32(dot[r][h], wide) : wide, sum, p);
         }
     }
 }
@@ -95,13 +96,29 @@ AVX2_INLINE void few_starts(__m256i start[2], __m256i sub[2], const __m256i w[SL
     }
 }
 
+AVX2_INLINE __m256i quad_sums(__m256i size, __m256i w, __m256i q)
+{
+    return _mm256_madd_epi16(_mm256_maddubs_epi16(size, _mm256_sign_epi8(q, w)), _mm256_set1_epi16(1));
+}
+
+/* Half h of a group of signed bytes for one row's group at q. */
+AVX2_INLINE __m256 few_value_wide(const __m256i w[SL_QUADS], const uint8_t *q)
+{
+    __m256i dot = _mm256_setzero_si256();
+    for (size_t i = 0; i < SL_QUADS; i++)
+        dot = _mm256_add_epi32(dot, quad_sums(_mm256_abs_epi8(w[i]), w[i], sl_broadcast_quad(q + 4 * i)));
+    return _mm256_cvtepi32_ps(dot);
+}
+
 /* Half h of a group, decoded, for one row's group at q. */
 AVX2_INLINE __m256 few_value(const __m256i w[SL_QUADS], const __m256i start[2], const __m256i sub[2], const uint8_t *q,
                              __m256 sum, sl_packing p)
 {
+    if (p.wide)
+        return few_value_wide(w, q);
     __m256i s = p.subscales ? start[0] : _mm256_setzero_si256(), dot = s;
     for (size_t i = 0; i < SL_QUADS; i++) {
-        if (i == SL_PART && p.bits != 4) {
+        if (i == SL_PART && p.parts) {
             dot = _mm256_madd_epi16(s, p.subscales ? sub[0] : _mm256_set1_epi16(1));
             s = p.subscales ? start[1] : _mm256_setzero_si256();
         }
@@ -109,12 +126,7 @@ AVX2_INLINE __m256 few_value(const __m256i w[SL_QUADS], const __m256i start[2], 
         __asm__("" : "+x"(s)); /* as in add_quad */
     }
     s = _mm256_madd_epi16(s, p.subscales ? sub[1] : _mm256_set1_epi16(1));
-    return float_of(p.bits == 4 ? s : _mm256_add_epi32(dot, s), sum, p);
-}
-
-AVX2_INLINE __m256i quad_sums(__m256i size, __m256i w, __m256i q)
-{
-    return _mm256_madd_epi16(_mm256_maddubs_epi16(size, _mm256_sign_epi8(q, w)), _mm256_set1_epi16(1));
+    return float_of(p.parts ? _mm256_add_epi32(dot, s) : s, sum, p);
 }
 
 AVX2_INLINE void add_quad_q8(__m256i dot[SL_BLOCK_ROWS][2], const uint8_t *w, const sl_row_block *b, size_t q_off)
@@ -154,7 +166,7 @@ AVX2_INLINE void q8_values(__m256 value[SL_BLOCK_ROWS][2], const uint8_t *group,
 #define LEVEL AVX2
 #define BODY AVX2_INLINE
 #define LEVEL_NAME avx2
-#define Q6_K_DECODER sl_panel_decode_q6_k_pairs
+#define SUBS pairs
 #include "kernel/gemm_rows256.h"
 
 #endif

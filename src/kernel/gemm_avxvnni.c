@@ -2,8 +2,10 @@
  * The way through them is gemm_rows256.h's. `vpdpbusd` multiplies four unsigned weights by four activation bytes and
  * adds them to a lane exactly. Sums start at the bits of 1.5 * 2^23: below 2^22 in magnitude, such a lane,
  * read as binary32, is that number plus the sum, and one subtraction makes the exact float of it. The subtrahend also
- * holds what the weights' offset (8, 16, 128) adds: offset * sum(q). Integer conversion would take the products' ports.
- * Q6_K: weights are signed, the activation gets 128 added, and sums start at -128 * the sum of w (gemm_panels.h).
+ * holds what the weights' offset (8, 12, 16, 128) adds: offset * sum(q). Integer conversion would take the products'
+ * ports.
+ * Q6_K, Q2_K, Q3_K: weights are signed, the activation gets 128 added, and sums start at -128 * the sum of w
+ * (gemm_panels.h). IQ4_NL, IQ4_XS: 128 is added to the weights.
  * An inlined helper takes more than six parameters where they are the registers of its caller's loop. */
 #include "kernel/levels.h"
 
@@ -34,7 +36,8 @@ AVXVNNI_INLINE __m256 float_of(__m256i dot, __m256 less)
     return _mm256_sub_ps(_mm256_castsi256_ps(dot), less);
 }
 
-/* The sum of a Q6_K group from those of its halves. The first is added to +0: a product of -0 must not stay. */
+/* The sum of a group with sub-scales from those of its halves. The first is added to +0: a product of -0 must not
+ * stay. */
 AVXVNNI_INLINE __m256 float_of_parts(__m256i dot0, __m256i dot1, __m256 sub0, __m256 sub1)
 {
     const __m256 round = _mm256_set1_ps(ROUND);
@@ -126,13 +129,14 @@ AVXVNNI_INLINE __m256 few_value(const __m256i w[SL_QUADS], const __m256i start[2
     const __m256i round = _mm256_set1_epi32(ROUND_BITS);
     __m256i dot0 = p.subscales ? _mm256_add_epi32(start[0], round) : round;
     __m256i dot1 = p.subscales ? _mm256_add_epi32(start[1], round) : _mm256_setzero_si256();
+    const __m256i flip = p.wide ? _mm256_set1_epi8(-128) : _mm256_setzero_si256();
     for (size_t i = 0; i < SL_PART; i++) {
-        dot0 = add_products(dot0, w[i], sl_broadcast_quad(q + 4 * i), p);
-        dot1 = add_products(dot1, w[SL_PART + i], sl_broadcast_quad(q + 4 * (SL_PART + i)), p);
+        dot0 = add_products(dot0, _mm256_xor_si256(w[i], flip), sl_broadcast_quad(q + 4 * i), p);
+        dot1 = add_products(dot1, _mm256_xor_si256(w[SL_PART + i], flip), sl_broadcast_quad(q + 4 * (SL_PART + i)), p);
     }
     if (p.subscales)
         return float_of_parts(dot0, dot1, _mm256_cvtepi32_ps(sub[0]), _mm256_cvtepi32_ps(sub[1]));
-    return float_of(_mm256_add_epi32(dot0, dot1), subtrahend(sum, p.offset));
+    return float_of(_mm256_add_epi32(dot0, dot1), subtrahend(sum, p.wide ? 128.0f : p.offset));
 }
 
 AVXVNNI_INLINE void add_quad_q8(__m256i dot[SL_BLOCK_ROWS][2], const uint8_t *w, const sl_row_block *b, size_t q_off)
@@ -168,7 +172,7 @@ AVXVNNI_INLINE void q8_values(__m256 value[SL_BLOCK_ROWS][2], const uint8_t *gro
 #define LEVEL AVXVNNI
 #define BODY AVXVNNI_INLINE
 #define LEVEL_NAME avxvnni
-#define Q6_K_DECODER sl_panel_decode_q6_k_whole
+#define SUBS whole
 #include "kernel/gemm_rows256.h"
 
 #endif

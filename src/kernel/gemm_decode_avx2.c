@@ -56,12 +56,30 @@ AVX2 void sl_panel_decode_q5_k(sl_panel_block *out, const uint8_t *packed, size_
     decode_block(out, packed, n, SL_WTYPE_Q5_K);
 }
 
-/* What Q6_K adds: `pairs` as two int16 or as one number. */
-AVX2_INLINE void decode_subs(sl_panel_block *out, const uint8_t *packed, size_t n, bool pairs)
+AVX2 void sl_panel_decode_iq4_nl(sl_panel_block *out, const uint8_t *packed, size_t n)
 {
-    const sl_packing p = sl_packing_of(SL_WTYPE_Q6_K);
+    decode_block(out, packed, n, SL_WTYPE_IQ4_NL);
+}
+
+AVX2 void sl_panel_decode_iq4_xs(sl_panel_block *out, const uint8_t *packed, size_t n)
+{
+    decode_block(out, packed, n, SL_WTYPE_IQ4_XS);
+}
+
+AVX2 void sl_panel_decode_mxfp4(sl_panel_block *out, const uint8_t *packed, size_t n)
+{
+    decode_block(out, packed, n, SL_WTYPE_MXFP4);
+}
+
+/* A type with sub-scales: `pairs` as two int16 or as one number. */
+AVX2_INLINE void decode_with_subs(sl_panel_block *out, const uint8_t *packed, size_t n, sl_wtype type, bool pairs)
+{
+    const sl_packing p = sl_packing_of(type);
+    decode_block(out, packed, n, type);
     for (size_t g = 0; g < n; g++)
         for (size_t h = 0; h < 2; h++) {
+            if (p.minimum)
+                _mm256_store_si256((__m256i *)(void *)out->minimums[g][h], sl_minimums_of(packed, g, h, p));
             __m256i sub[2];
             sl_subs_of(sub, packed, g, h, p);
             for (size_t part = 0; part < 2; part++) {
@@ -78,14 +96,32 @@ AVX2_INLINE void decode_subs(sl_panel_block *out, const uint8_t *packed, size_t 
 
 AVX2 void sl_panel_decode_q6_k_pairs(sl_panel_block *out, const uint8_t *packed, size_t n)
 {
-    decode_block(out, packed, n, SL_WTYPE_Q6_K);
-    decode_subs(out, packed, n, true);
+    decode_with_subs(out, packed, n, SL_WTYPE_Q6_K, true);
 }
 
 AVX2 void sl_panel_decode_q6_k_whole(sl_panel_block *out, const uint8_t *packed, size_t n)
 {
-    decode_block(out, packed, n, SL_WTYPE_Q6_K);
-    decode_subs(out, packed, n, false);
+    decode_with_subs(out, packed, n, SL_WTYPE_Q6_K, false);
+}
+
+AVX2 void sl_panel_decode_q2_k_pairs(sl_panel_block *out, const uint8_t *packed, size_t n)
+{
+    decode_with_subs(out, packed, n, SL_WTYPE_Q2_K, true);
+}
+
+AVX2 void sl_panel_decode_q2_k_whole(sl_panel_block *out, const uint8_t *packed, size_t n)
+{
+    decode_with_subs(out, packed, n, SL_WTYPE_Q2_K, false);
+}
+
+AVX2 void sl_panel_decode_q3_k_pairs(sl_panel_block *out, const uint8_t *packed, size_t n)
+{
+    decode_with_subs(out, packed, n, SL_WTYPE_Q3_K, true);
+}
+
+AVX2 void sl_panel_decode_q3_k_whole(sl_panel_block *out, const uint8_t *packed, size_t n)
+{
+    decode_with_subs(out, packed, n, SL_WTYPE_Q3_K, false);
 }
 
 #endif

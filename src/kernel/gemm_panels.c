@@ -6,28 +6,36 @@
 
 enum { CACHE_LINE = 64, MAX_BLOCK_BYTES = SL_PANEL * SL_PANEL_GROUPS * 34 };
 
-/* Bytes of an output in a block of a panel: fields of four bytes (values, high bits, packed scales), then of two. */
+/* Bytes of an output in a block of a panel: fields of four bytes (values, high bits, packed scales), then of two, of
+ * one. */
 typedef struct block_fields {
-    uint8_t n_fours, n_twos;
+    uint8_t n_fours, n_twos, n_ones;
 } block_fields;
 
 static const block_fields FIELDS[SL_WTYPE_COUNT] = {
-    [SL_WTYPE_Q8_0] = {8, 1}, [SL_WTYPE_Q4_0] = {4, 1},  [SL_WTYPE_Q4_1] = {4, 2},  [SL_WTYPE_Q5_0] = {5, 1},
-    [SL_WTYPE_Q5_1] = {5, 2}, [SL_WTYPE_Q4_K] = {35, 2}, [SL_WTYPE_Q5_K] = {43, 2}, [SL_WTYPE_Q6_K] = {48, 9},
+    [SL_WTYPE_Q8_0] = {8, 1, 0},    [SL_WTYPE_Q4_0] = {4, 1, 0},   [SL_WTYPE_Q4_1] = {4, 2, 0},
+    [SL_WTYPE_Q5_0] = {5, 1, 0},    [SL_WTYPE_Q5_1] = {5, 2, 0},   [SL_WTYPE_Q4_K] = {35, 2, 0},
+    [SL_WTYPE_Q5_K] = {43, 2, 0},   [SL_WTYPE_Q6_K] = {48, 9, 0},  [SL_WTYPE_Q2_K] = {16, 10, 0},
+    [SL_WTYPE_Q3_K] = {27, 1, 0},   [SL_WTYPE_IQ4_NL] = {4, 1, 0}, [SL_WTYPE_IQ4_XS] = {33, 2, 0},
+    [SL_WTYPE_MXFP4] = {4, 0, 1},
 };
+
+/* n fields of `size` bytes each. */
+static void widen_fields(uint8_t **out, const uint8_t **in, size_t n, size_t size, size_t w)
+{
+    for (size_t i = 0; i < n; i++, *in += size * w, *out += size * SL_PANEL) {
+        memcpy(*out, *in, size * w);
+        memset(*out + size * w, 0, size * (SL_PANEL - w));
+    }
+}
 
 /* n blocks of a panel of w outputs as those of a panel of sixteen, the missing ones zero. */
 static void widen(uint8_t *out, const uint8_t *in, block_fields fields, size_t n, size_t w)
 {
     for (size_t block = 0; block < n; block++) {
-        for (size_t i = 0; i < fields.n_fours; i++, in += 4 * w, out += 4 * SL_PANEL) {
-            memcpy(out, in, 4 * w);
-            memset(out + 4 * w, 0, 4 * (SL_PANEL - w));
-        }
-        for (size_t i = 0; i < fields.n_twos; i++, in += 2 * w, out += 2 * SL_PANEL) {
-            memcpy(out, in, 2 * w);
-            memset(out + 2 * w, 0, 2 * (SL_PANEL - w));
-        }
+        widen_fields(&out, &in, fields.n_fours, 4, w);
+        widen_fields(&out, &in, fields.n_twos, 2, w);
+        widen_fields(&out, &in, fields.n_ones, 1, w);
     }
 }
 

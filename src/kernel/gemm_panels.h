@@ -22,10 +22,12 @@ typedef struct sl_panel_heads {
 /* A block, decoded; 64-byte aligned. */
 typedef struct sl_panel_block {
     sl_panel_heads heads;
-    /* [group][quad][half][output * 4 + element], unsigned with the type's offset left in (Q6_K: signed, without it) */
+    /* [group][quad][half][output * 4 + element], unsigned with the type's offset left in; signed, without it: Q6_K,
+     * Q2_K, Q3_K, IQ4_NL and IQ4_XS */
     uint8_t w[SL_PANEL_GROUPS][SL_QUADS][2][4 * SL_HALF_PANEL];
-    /* Q6_K: [group][half of its elements][half]; see the two decoders */
+    /* Q6_K, Q2_K, Q3_K: [group][half of its elements][half]; see the two kinds of decoders */
     int32_t start[SL_PANEL_GROUPS][2][2][SL_HALF_PANEL], sub[SL_PANEL_GROUPS][2][2][SL_HALF_PANEL];
+    int32_t minimums[SL_PANEL_GROUPS][2][SL_HALF_PANEL]; /* Q2_K: [group][half], two int16 an output */
 } sl_panel_block;
 
 /* Up to SL_PANEL_ROWS rows of quantised input. */
@@ -61,9 +63,16 @@ void sl_panel_decode_q5_0(sl_panel_block *out, const uint8_t *packed, size_t n);
 void sl_panel_decode_q5_1(sl_panel_block *out, const uint8_t *packed, size_t n);
 void sl_panel_decode_q4_k(sl_panel_block *out, const uint8_t *packed, size_t n);
 void sl_panel_decode_q5_k(sl_panel_block *out, const uint8_t *packed, size_t n);
-/* start: -128 * the sums of w, two int16 an output; sub: the sub-scale as two int16 */
+void sl_panel_decode_iq4_nl(sl_panel_block *out, const uint8_t *packed, size_t n);
+void sl_panel_decode_iq4_xs(sl_panel_block *out, const uint8_t *packed, size_t n);
+void sl_panel_decode_mxfp4(sl_panel_block *out, const uint8_t *packed, size_t n);
+/* pairs: start: -128 * the sums of w, two int16 an output; sub: the sub-scale as two int16 */
 void sl_panel_decode_q6_k_pairs(sl_panel_block *out, const uint8_t *packed, size_t n);
-/* start: -128 * the sum of w, int32; sub: the sub-scale as binary32 */
+void sl_panel_decode_q2_k_pairs(sl_panel_block *out, const uint8_t *packed, size_t n);
+void sl_panel_decode_q3_k_pairs(sl_panel_block *out, const uint8_t *packed, size_t n);
+/* whole: start: -128 * the sum of w, int32; sub: the sub-scale as binary32 */
 void sl_panel_decode_q6_k_whole(sl_panel_block *out, const uint8_t *packed, size_t n);
+void sl_panel_decode_q2_k_whole(sl_panel_block *out, const uint8_t *packed, size_t n);
+void sl_panel_decode_q3_k_whole(sl_panel_block *out, const uint8_t *packed, size_t n);
 
 #endif

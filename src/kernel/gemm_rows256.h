@@ -2,11 +2,12 @@
  * decoded weights, few rows over packed ones, the fold into the sums (the way through a matrix: gemm_panels.h). Lanes
  * are outputs, a panel is two vectors; four activation bytes are broadcast.
  * Whoever includes this says what the products are:
- *   LEVEL_NAME   avx2; LEVEL its target, BODY the same for inlined helpers; Q6_K_DECODER, sl_panel_decode_q6_k_*
+ *   LEVEL_NAME   avx2; LEVEL its target, BODY the same for inlined helpers; SUBS pairs or whole, the decoders' kind
  *   block_values the products of a decoded group as floats, offsets taken off: [row][half]
- *   few_starts   Q6_K: where the sums of half a panel's quads start, and the sub-scales as few_value wants them
+ *   few_starts   types with sub-scales: where the sums of half a panel's quads start, and the sub-scales as few_value
+ *                wants them
  *   few_value    the product of half a panel's group for one row
- *   q8_values    the products of a packed group of Q8_0
+ *   q8_values    the products of a group of signed bytes: of Q8_0, packed, or decoded
  * x86-64 only.
  * An inlined helper takes more than six parameters where they are the registers of its caller's loop. */
 #ifndef SL_GEMM_ROWS256_H
@@ -49,12 +50,22 @@ BODY void block_rows(float (*acc)[SL_PANEL], const sl_panel_block *w, size_t fir
     for (size_t at = 0; at < n_groups; at++) {
         const sl_group_off off = sl_group_off_of(in, first + at);
         __m256 value[SL_BLOCK_ROWS][2];
-        block_values(value, w, at, &b, off, p);
+        int32_t half_sums[SL_BLOCK_ROWS];
+        if (p.wide)
+            q8_values(value, w->w[at][0][0], &b, off);
+        else
+            block_values(value, w, at, &b, off, p);
+        if (p.minimum && p.subscales)
+            sl_half_sums(half_sums, &b, off.q);
         for (size_t r = 0; r < n; r++) {
-            const __m256 scale = sl_broadcast_float(b.row[r] + off.scale), sum = sl_broadcast_float(b.row[r] + off.sum);
-            for (size_t h = 0; h < 2; h++)
+            const __m256 scale = sl_broadcast_float(b.row[r] + off.scale);
+            for (size_t h = 0; h < 2; h++) {
+                const __m256 sum = p.minimum && p.subscales
+                                       ? sl_minimum_sum(half_sums[r], sl_load_256(w->minimums[at][h]))
+                                       : sl_broadcast_float(b.row[r] + off.sum);
                 fold(acc[r0 + r] + h * SL_HALF_PANEL, value[r][h], _mm256_load_ps(w->heads.ws[at][h]),
                      w->heads.mw[at][h], scale, sum, p.minimum);
+            }
         }
     }
 }
@@ -67,13 +78,17 @@ BODY void few_block(float (*acc)[SL_PANEL], const uint8_t *packed, size_t first,
                     size_t n_rows, sl_wtype type)
 {
     const sl_packing p = sl_packing_of(type);
+    const sl_row_block b = sl_row_block_from(in, 0, n_rows);
     alignas(64) sl_panel_heads heads;
     sl_heads_of(&heads, packed, n, p);
     for (size_t at = 0; at < n; at++) {
         const sl_group_off off = sl_group_off_of(in, first + at);
         uint8_t flipped[SL_PANEL_FEW][SL_GROUP];
+        int32_t half_sums[SL_BLOCK_ROWS];
         for (size_t r = 0; p.subscales && r < n_rows; r++)
-            sl_flip_group(flipped[r], in->rows + r * in->stride + off.q);
+            sl_flip_group(flipped[r], b.row[r] + off.q);
+        if (p.minimum && p.subscales)
+            sl_half_sums(half_sums, &b, off.q);
         sl_prefetch_ahead(packed, at, type);
         for (size_t h = 0; h < 2; h++) {
             __m256i w[SL_QUADS], start[2], sub[2];
@@ -86,10 +101,14 @@ BODY void few_block(float (*acc)[SL_PANEL], const uint8_t *packed, size_t first,
                 few_starts(start, sub, w);
             }
             for (size_t r = 0; r < n_rows; r++) {
-                const uint8_t *row = in->rows + r * in->stride, *q = p.subscales ? flipped[r] : row + off.q;
-                const __m256 scale = sl_broadcast_float(row + off.scale), sum = sl_broadcast_float(row + off.sum);
-                fold(acc[r] + h * SL_HALF_PANEL, few_value(w, start, sub, q, sum, p), _mm256_load_ps(heads.ws[at][h]),
-                     heads.mw[at][h], scale, sum, p.minimum);
+                const uint8_t *q = p.subscales ? flipped[r] : b.row[r] + off.q;
+                const __m256 scale = sl_broadcast_float(b.row[r] + off.scale);
+                __m256 sum = sl_broadcast_float(b.row[r] + off.sum);
+                const __m256 value = few_value(w, start, sub, q, sum, p);
+                if (p.minimum && p.subscales)
+                    sum = sl_minimum_sum(half_sums[r], sl_minimums_of(packed, at, h, p));
+                fold(acc[r] + h * SL_HALF_PANEL, value, _mm256_load_ps(heads.ws[at][h]), heads.mw[at][h], scale, sum,
+                     p.minimum);
             }
         }
     }
@@ -112,6 +131,8 @@ BODY void few_all(float (*acc)[SL_PANEL], const uint8_t *packed, size_t first, s
 
 #define ENTRY_OF(name, level) sl_gemm_##name##_##level
 #define ENTRY(name, level) ENTRY_OF(name, level) /* with level replaced */
+#define DECODER_OF(name, kind) sl_panel_decode_##name##_##kind
+#define DECODER(name, kind) DECODER_OF(name, kind)
 #define GEMM_DECODED(name, NAME, decoder)                                                                              \
     LEVEL static void block_##name(float (*acc)[SL_PANEL], const sl_panel_block *w, size_t first, size_t n,            \
                                    const sl_panel_rows *in)                                                            \
@@ -134,7 +155,12 @@ GEMM_DECODED(q5_0, Q5_0, sl_panel_decode_q5_0)
 GEMM_DECODED(q5_1, Q5_1, sl_panel_decode_q5_1)
 GEMM_DECODED(q4_k, Q4_K, sl_panel_decode_q4_k)
 GEMM_DECODED(q5_k, Q5_K, sl_panel_decode_q5_k)
-GEMM_DECODED(q6_k, Q6_K, Q6_K_DECODER)
+GEMM_DECODED(q6_k, Q6_K, DECODER(q6_k, SUBS))
+GEMM_DECODED(q2_k, Q2_K, DECODER(q2_k, SUBS))
+GEMM_DECODED(q3_k, Q3_K, DECODER(q3_k, SUBS))
+GEMM_DECODED(iq4_nl, IQ4_NL, sl_panel_decode_iq4_nl)
+GEMM_DECODED(iq4_xs, IQ4_XS, sl_panel_decode_iq4_xs)
+GEMM_DECODED(mxfp4, MXFP4, sl_panel_decode_mxfp4)
 
 /* ------------------------------------------------------------------------------------------------------------
  * Q8_0: any number of rows from packed groups. */

@@ -53,6 +53,11 @@
     X(gemm_q5_k, sl_gemm_fn)                                                                                           \
     X(gemm_q6_k, sl_gemm_fn)
 
+/* gemm_avx2.c, gemm_avxvnni.c: types that only the 256-bit levels have */
+#define SL_KERNELS_SMALL_TYPES(X)                                                                                      \
+    X(gemm_q2_k, sl_gemm_fn) X(gemm_q3_k, sl_gemm_fn) X(gemm_iq4_nl, sl_gemm_fn) X(gemm_iq4_xs, sl_gemm_fn)            \
+    X(gemm_mxfp4, sl_gemm_fn)
+
 /* gemm_avx512.c, gemm_float_avx512.c, vec_avx512.c: a version of each, too */
 #define SL_KERNELS_GEMM_AVX512(X) SL_KERNELS_GEMM_AVX2(X) SL_KERNELS_TYPES_AVX2(X)
 
@@ -68,7 +73,7 @@
     X(gemm_q6_k, sl_gemm_fn)
 
 /* avxvnni: what the 256-bit dot products change; an entry that is not here is AVX2's. */
-#define SL_KERNELS_AVXVNNI(X) SL_KERNELS_ATTN_AVXVNNI(X) SL_KERNELS_GEMM_AVXVNNI(X)
+#define SL_KERNELS_AVXVNNI(X) SL_KERNELS_ATTN_AVXVNNI(X) SL_KERNELS_GEMM_AVXVNNI(X) SL_KERNELS_SMALL_TYPES(X)
 
 /* attn_amx.c, gemm_amx.c */
 #define SL_KERNELS_AMX(X)                                                                                              \
@@ -82,7 +87,8 @@
     X(gemm_q4_k, sl_gemm_fn)                                                                                           \
     X(gemm_q5_k, sl_gemm_fn)
 
-#define SL_KERNELS_AVX2(X) SL_KERNELS_ATTN_AVX2(X) SL_KERNELS_GEMM_AVX2(X) SL_KERNELS_TYPES_AVX2(X)
+#define SL_KERNELS_AVX2(X)                                                                                             \
+    SL_KERNELS_ATTN_AVX2(X) SL_KERNELS_GEMM_AVX2(X) SL_KERNELS_TYPES_AVX2(X) SL_KERNELS_SMALL_TYPES(X)
 #define SL_KERNELS_AVX512(X) SL_KERNELS_ATTN_AVX512(X) SL_KERNELS_GEMM_AVX512(X)
 
 #else
