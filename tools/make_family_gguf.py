@@ -5,8 +5,9 @@
                         [--encode TEXT IDS]
 
 Sizes unlike any real model's: hidden 160 (five groups), 6 query heads on 2 KV heads of 32 (qwen2, phi3: 5 on 1), FFN 224
-(seven groups), as many layers as show the architecture's pattern. The tokenizer is make_tiny_gguf.py's. RULE: yarn, linear, longrope,
-llama3 (its divisors, as rope_freqs.weight): positions stretched beyond the original context.
+(seven groups); mixtures of 7 experts of FFN 96, 3 used, or 5 of 224, 2 used; as many layers as show the architecture's
+pattern. The tokenizer is make_tiny_gguf.py's. RULE: yarn, linear, longrope, llama3 (its divisors, as
+rope_freqs.weight): positions stretched beyond the original context.
 """
 import argparse
 import math
@@ -24,6 +25,8 @@ FAMILIES = {
     "mistral": {"arch": "llama", "layers": 2, "window": True},
     "qwen2": {"layers": 3, "heads": (5, 1), "biases": ["attn_q", "attn_k", "attn_v"]},
     "qwen3": {"layers": 3, "qk_norm": True},
+    "qwen3moe": {"layers": 3, "qk_norm": True, "experts": (7, 3, 96)},
+    "mixtral": {"arch": "llama", "layers": 3, "experts": (5, 2, FF)},
     "phi3": {"layers": 3, "heads": (5, 1), "fused_qkv": True, "fused_up": True},
     "gemma2": {"layers": 4, "post": True, "window": True, "softcaps": (2.5, 3.5), "embd_scale": True},
     "gemma3": {"layers": 7, "post": True, "window": True, "qk_norm": True, "embd_scale": True,
@@ -50,6 +53,19 @@ class Maker:
         data = encode(values, self.args.type)
         self.tensors.append((name, (rows, columns), gf.TYPE_IDS[self.args.type], lambda: data))
 
+    def stack(self, name, n, rows, columns, sigma):
+        values = (sigma * self.rng.standard_normal((n, rows, columns))).astype(np.float32)
+        data = encode(values, self.args.type)
+        self.tensors.append((name, (n, rows, columns), gf.TYPE_IDS[self.args.type], lambda: data))
+
+    def mixture(self, name, wide, damp):
+        n, _, ff = self.family["experts"]
+        router = (4 * wide * self.rng.standard_normal((n, HIDDEN))).astype("<f4")  # F32 whatever the others are
+        self.tensors.append((name + "ffn_gate_inp.weight", (n, HIDDEN), gf.TYPE_IDS["F32"], router.tobytes))
+        self.stack(name + "ffn_gate_exps.weight", n, ff, HIDDEN, 2 * wide)
+        self.stack(name + "ffn_up_exps.weight", n, ff, HIDDEN, 1.5 * wide)
+        self.stack(name + "ffn_down_exps.weight", n, HIDDEN, ff, damp / math.sqrt(ff))
+
     def layer(self, index):
         f, name = self.family, f"blk.{index}."
         layers, q, kv = f["layers"], self.heads * DIM, self.kv_heads * DIM
@@ -71,6 +87,9 @@ class Maker:
             self.vector(name + "post_attention_norm.weight", HIDDEN, 0.6, 0.1)
             self.vector(name + "post_ffw_norm.weight", HIDDEN, 0.6, 0.1)
         self.vector(name + "ffn_norm.weight", HIDDEN, 1, 0.1)
+        if f.get("experts"):
+            self.mixture(name, wide, damp)
+            return
         if not f.get("fused_up"):
             self.matrix(name + "ffn_gate.weight", FF, HIDDEN, 2 * wide)
         self.matrix(name + "ffn_up.weight", 2 * FF if f.get("fused_up") else FF, HIDDEN, 1.5 * wide)
@@ -98,6 +117,10 @@ class Maker:
                  "attention.value_length": (u32, DIM), "attention.layer_norm_rms_epsilon": (f32, 1e-5),
                  "rope.freq_base": (f32, f.get("rope_base", 10000.0)),
                  "rope.dimension_count": (u32, f.get("rope_dims", DIM)), "vocab_size": (u32, len(tokens))}
+        if f.get("experts"):
+            items["expert_count"], items["expert_used_count"] = ((u32, x) for x in f["experts"][:2])
+            if self.arch == "qwen3moe":
+                items["expert_feed_forward_length"] = (u32, f["experts"][2])
         if f.get("window"):
             items["attention.sliding_window"] = (u32, args.window)
         if f.get("softcaps"):

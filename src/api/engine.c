@@ -123,7 +123,7 @@ static bool is_named(sl_gguf_string name, const char *text)
     return name.size == strlen(text) && memcmp(name.data, text, name.size) == 0;
 }
 
-/* The tensors have been checked: their types are known, matrices have two dimensions. */
+/* The tensors have been checked: their types are known, matrices have two dimensions, stacks three. */
 static void count_work(sl_engine *engine, const sl_gguf *gguf)
 {
     sl_model_work *work = &engine->work;
@@ -136,16 +136,20 @@ static void count_work(sl_engine *engine, const sl_gguf *gguf)
             type++;
         bool is_embedding = is_named(tensor->name, "token_embd.weight");
         bool is_output = is_named(tensor->name, has_output ? "output.weight" : "token_embd.weight");
+        bool is_stack = tensor->n_dims == 3; /* of experts, of which a row takes some */
         work->weight_bytes += tensor->bytes;
-        work->pass_bytes += is_embedding && has_output ? 0 : tensor->bytes;
+        work->expert_bytes += is_stack ? tensor->bytes : 0;
+        work->pass_bytes += is_stack || (is_embedding && has_output) ? 0 : tensor->bytes;
         double madds = (double)tensor->dims[0] * (double)tensor->dims[1];
         if (is_output) {
             work->logit_type = (sl_wtype)type;
             work->logit_madds = madds;
-        } else if (tensor->n_dims == 2 && !is_embedding) {
-            work->madds[type] += madds;
+        } else if (tensor->n_dims >= 2 && !is_embedding) {
+            work->madds[type] += madds * (is_stack ? engine->hp.n_used : 1);
         }
     }
+    if (engine->hp.n_experts > 0)
+        work->experts_of_row = (double)engine->hp.n_used / (double)engine->hp.n_experts;
 }
 
 static sl_status check_weights_fit(sl_engine *engine, sl_err *err)

@@ -267,6 +267,13 @@ static void fill_disk(const sl_estimate_input *in, sl_estimate *out)
     out->pass_disk_s = seconds_for(out->pass_bytes, out->disk_read_rate);
 }
 
+/* Of weights; rows are taken to choose experts of their own as long as there are some. */
+static uint64_t weights_read(const sl_model_work *work, double rows)
+{
+    double share = rows * work->experts_of_row;
+    return work->pass_bytes + (uint64_t)((share < 1.0 ? share : 1.0) * (double)work->expert_bytes);
+}
+
 void sl_estimate_make(const sl_estimate_input *in, sl_estimate *out)
 {
     memset(out, 0, sizeof *out);
@@ -275,7 +282,8 @@ void sl_estimate_make(const sl_estimate_input *in, sl_estimate *out)
     if (in->plan->window_tokens == 0)
         return;
     fill_disk(in, out);
-    out->pass_memory_s = seconds_for(in->plan->walked_bytes + in->work->pass_bytes, out->memory_rate);
+    out->pass_memory_s =
+        seconds_for(in->plan->walked_bytes + weights_read(in->work, (double)in->rows), out->memory_rate);
     if (has_rates(in)) {
         out->prefill_compute_s = prefill_compute_s(in);
         out->prefill_s = max_double(out->prefill_compute_s, out->prefill_read_s) + out->prefill_write_s;

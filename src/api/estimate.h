@@ -25,7 +25,9 @@ typedef struct sl_machine_rates {
 /* What a row multiplies, from the model file's tensor table. */
 typedef struct sl_model_work {
     uint64_t weight_bytes;        /* of all tensors */
-    uint64_t pass_bytes;          /* of those that a pass reads whole: all but an embedding of its own */
+    uint64_t pass_bytes;          /* of those that a pass reads whole: all but experts and an embedding of its own */
+    uint64_t expert_bytes;        /* of all experts' tensors */
+    double experts_of_row;        /* the share of them that one row takes; 0: no mixture */
     double madds[SL_WTYPE_COUNT]; /* of a row, all layers */
     sl_wtype logit_type;
     double logit_madds; /* of a row's logits */

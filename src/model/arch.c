@@ -5,9 +5,10 @@
 /* X(name, the row's other fields); sources: the models' papers and reference code, and the tensor and key names that
  * llama.cpp's converter writes. */
 #define SL_ARCHS(X)                                                                                                    \
-    X(llama, .flags = SL_ARCH_BIASES | SL_ARCH_SLIDES)                                                                 \
+    X(llama, .flags = SL_ARCH_BIASES | SL_ARCH_SLIDES | SL_ARCH_MAY_MIX)                                               \
     X(qwen2, .flags = SL_ARCH_NEOX | SL_ARCH_QKV_BIAS)                                                                 \
     X(qwen3, .flags = SL_ARCH_NEOX | SL_ARCH_QK_NORM)                                                                  \
+    X(qwen3moe, .flags = SL_ARCH_NEOX | SL_ARCH_QK_NORM | SL_ARCH_MIXES)                                               \
     X(phi3, .flags = SL_ARCH_NEOX | SL_ARCH_FUSED_QKV | SL_ARCH_FUSED_GATE_UP | SL_ARCH_SLIDES | SL_ARCH_LONG_FACTORS) \
     X(gemma2, .flags = SL_ARCH_NEOX | SL_ARCH_GELU | SL_ARCH_POST_NORMS | SL_ARCH_EMBD_SCALE | SL_ARCH_SLIDES,         \
       .sliding_period = 2, .sliding_default = 4096, .wide_scale_layers = 46, .attn_softcap = 50.0f,                    \

@@ -20,6 +20,8 @@ enum {
     SL_ARCH_EMBD_SCALE = 1 << 8,     /* embeddings times sqrt(n_embd) */
     SL_ARCH_SLIDES = 1 << 9,         /* attention.sliding_window counts; else a file that has one is refused */
     SL_ARCH_LONG_FACTORS = 1 << 10,  /* may have rope_factors_long and rope_factors_short */
+    SL_ARCH_MAY_MIX = 1 << 11,       /* with expert_count, every feed-forward is a mixture of experts */
+    SL_ARCH_MIXES = 1 << 12,         /* every feed-forward is one: expert_count must be there */
 };
 
 typedef struct sl_arch {

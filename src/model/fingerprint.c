@@ -27,6 +27,9 @@ static void add_hparams(sl_fingerprint *fingerprint, const sl_hparams *hp)
             sl_fingerprint_add(fingerprint, more, sizeof more);
             break;
         }
+    const uint32_t experts[] = {hp->n_experts, hp->n_used};
+    if (hp->n_experts > 0)
+        sl_fingerprint_add(fingerprint, experts, sizeof experts);
     const uint64_t turns = sl_rope_hash(rope, NULL);
     if (turns != 0)
         sl_fingerprint_add(fingerprint, &turns, sizeof turns);

@@ -54,6 +54,7 @@ static void lay_out(const sl_graph_options *options, sl_graph *graph)
     graph->own_groups = (SL_TILE - 1 + options->max_rows + SL_TILE - 1) / SL_TILE;
     graph->own_layer_bytes = graph->own_groups * sl_geom_group_bytes(&options->geom, 0);
     size_t rows = options->max_rows, turns = graph->n_turns * (graph->rope.dims / 2), off = 0;
+    size_t choices = graph->chunk_rows * hp->n_used;
     struct {
         void *field;
         size_t bytes;
@@ -69,6 +70,14 @@ static void lay_out(const sl_graph_options *options, sl_graph *graph)
         {&graph->qrows, graph->chunk_rows * sl_qrow_bytes((graph->wide + 31) / 32 * 32)},
         {&graph->bad, graph->chunk_rows},
         {&graph->freq, turns * sizeof(double)},
+        {&graph->experts.logits, graph->chunk_rows * hp->n_experts * sizeof(float)},
+        {&graph->experts.shares, choices * sizeof(float)},
+        {&graph->experts.x, hp->n_experts > 0 ? graph->chunk_rows * hp->n_embd * sizeof(float) : 0},
+        {&graph->experts.out, choices * hp->n_embd * sizeof(float)},
+        {&graph->experts.ids, choices * sizeof(uint32_t)},
+        {&graph->experts.places, choices * sizeof(uint32_t)},
+        {&graph->experts.rows, choices * sizeof(uint32_t)},
+        {&graph->experts.ends, hp->n_experts * sizeof(uint32_t)},
     };
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
         if (graph->map) {

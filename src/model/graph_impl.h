@@ -1,10 +1,25 @@
 /* What the layer graph's files share: its memory, the chunk at hand, and work over rows and matrices.
  *
- * graph.c owns creation and the pass, graph_layer.c one layer, graph_work.c the spreading of work over the pool. */
+ * graph.c owns creation and the pass, graph_layer.c one layer, graph_experts.c a layer's mixture of experts,
+ * graph_work.c the spreading of work over the pool. */
 #ifndef SL_GRAPH_IMPL_H
 #define SL_GRAPH_IMPL_H
 
 #include "model/graph.h"
+
+/* A mixture's choices for the chunk at hand. A choice is a row with one of its experts; its place is its number when
+ * choices are ordered by expert, then row. */
+typedef struct sl_graph_experts {
+    float *logits;    /* [chunk_rows][n_experts] of the router */
+    float *shares;    /* [chunk_rows][n_used] weights, best logit first */
+    float *x;         /* [chunk_rows][n_embd] the normed rows that one expert is chosen by */
+    float *out;       /* [chunk_rows * n_used][n_embd] by place */
+    uint32_t *ids;    /* [chunk_rows][n_used] experts, best logit first */
+    uint32_t *places; /* [chunk_rows][n_used] */
+    uint32_t *rows;   /* [chunk_rows * n_used] by place */
+    uint32_t *ends;   /* [n_experts] the place after its last choice */
+    size_t first;     /* place of the expert's first choice, while it is computed */
+} sl_graph_experts;
 
 struct sl_graph {
     sl_graph_options options;
@@ -28,6 +43,7 @@ struct sl_graph {
     uint8_t *qrows;   /* [chunk_rows] quantised rows, of the length at hand */
     uint8_t *bad;     /* [chunk_rows] 1: not finite */
     double *freq;     /* [n_turns][rope.dims / 2] radians per position */
+    sl_graph_experts experts;
 
     /* the pass and the chunk being computed */
     const sl_graph_rows *rows;
@@ -61,8 +77,9 @@ static inline uint8_t *sl_graph_own(const sl_graph *graph, uint32_t layer)
 
 typedef void (*sl_graph_row_fn)(sl_graph *graph, size_t row); /* row of the chunk */
 
-/* Calls fn for every row of the chunk, from the pool. */
+/* Calls fn for every row of the chunk, or for n numbers from 0 on, from the pool. */
 void sl_graph_for_rows(sl_graph *graph, sl_graph_row_fn fn);
+void sl_graph_for(sl_graph *graph, size_t n, sl_graph_row_fn fn);
 
 /* One product of a batch: the chunk's rows x one matrix. */
 typedef struct sl_graph_product {
@@ -83,6 +100,18 @@ void sl_graph_trace(const sl_graph *graph, sl_trace_lane lane, const char *name,
 
 /* tmp's row = RMS norm of the hidden row, quantised too. */
 void sl_graph_norm_row(sl_graph *graph, size_t row, const float *weight);
+
+/* Quantises n floats as input row `row` of the next product. */
+void sl_graph_quantise(const sl_graph *graph, const float *x, size_t row, size_t n);
+
+/* Gate and up of row `row` of a and b become a's activated row, quantised too. */
+void sl_graph_activate_row(sl_graph *graph, size_t row);
+
+/* The first row of the chunk that is marked bad, named: the pass broke down over it. */
+sl_status sl_graph_check_rows(sl_graph *graph, const char *what, sl_err *err) SL_CHECK;
+
+/* The chunk's normed rows, in tmp and quantised, through their experts: tmp's rows. */
+sl_status sl_graph_mix(sl_graph *graph, sl_err *err) SL_CHECK;
 
 /* The first n of the layer's own rows go to the store. */
 sl_status sl_graph_append(sl_graph *graph, sl_kv *kv, uint32_t layer, size_t n, sl_err *err) SL_CHECK;

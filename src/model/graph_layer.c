@@ -16,7 +16,7 @@ static float *wide_row(const sl_graph *graph, float *rows, size_t row)
 }
 
 /* n is a multiple of 32 for every quantised matrix; a row that no quantised matrix reads may have another length. */
-static void quantise(const sl_graph *graph, const float *x, size_t row, size_t n)
+void sl_graph_quantise(const sl_graph *graph, const float *x, size_t row, size_t n)
 {
     if (n % SL_GROUP == 0)
         graph->options.kernels->qrow(graph->qrows + row * sl_qrow_bytes(n), x, n, 1, n);
@@ -26,7 +26,7 @@ void sl_graph_norm_row(sl_graph *graph, size_t row, const float *weight)
 {
     float *out = wide_row(graph, graph->tmp, row);
     graph->options.kernels->rmsnorm(out, sl_graph_x_row(graph, row), weight, graph->hp.n_embd, graph->hp.norm_eps);
-    quantise(graph, out, row, graph->hp.n_embd);
+    sl_graph_quantise(graph, out, row, graph->hp.n_embd);
 }
 
 static void attn_norm_row(sl_graph *graph, size_t row)
@@ -81,7 +81,7 @@ static void turn_pack_row(sl_graph *graph, size_t row)
 
 static void attn_out_row(sl_graph *graph, size_t row)
 {
-    quantise(graph, q_row(graph, row), row, graph->q_dim);
+    sl_graph_quantise(graph, q_row(graph, row), row, graph->q_dim);
 }
 
 /* tmp's row, a sublayer's output: biased and normed as the architecture has it, then added to the hidden row. */
@@ -101,7 +101,7 @@ static void ffn_norm_row(sl_graph *graph, size_t row)
     sl_graph_norm_row(graph, row, w->ffn_norm);
 }
 
-static void activate_row(sl_graph *graph, size_t row)
+void sl_graph_activate_row(sl_graph *graph, size_t row)
 {
     const sl_layer_weights *w = &graph->options.weights->layers[graph->layer];
     const sl_kernels *kernels = graph->options.kernels;
@@ -109,7 +109,7 @@ static void activate_row(sl_graph *graph, size_t row)
     add_bias(graph, gate, w->b_gate, graph->hp.n_ff);
     add_bias(graph, up, w->b_up, graph->hp.n_ff);
     (graph->hp.arch->flags & SL_ARCH_GELU ? kernels->gelu_mul : kernels->silu_mul)(gate, gate, up, graph->hp.n_ff);
-    quantise(graph, gate, row, graph->hp.n_ff);
+    sl_graph_quantise(graph, gate, row, graph->hp.n_ff);
 }
 
 static void ffn_add_row(sl_graph *graph, size_t row)
@@ -119,8 +119,7 @@ static void ffn_add_row(sl_graph *graph, size_t row)
     graph->bad[row] = !graph->options.kernels->finite(sl_graph_x_row(graph, row), graph->hp.n_embd);
 }
 
-/* The first bad row of the chunk, named. */
-static sl_status check_rows(sl_graph *graph, const char *what, sl_err *err)
+sl_status sl_graph_check_rows(sl_graph *graph, const char *what, sl_err *err)
 {
     for (size_t i = 0; i < graph->n; i++) {
         if (!graph->bad[i])
@@ -145,11 +144,25 @@ static sl_status project_qkv(sl_graph *graph, sl_err *err)
                                     {&w->wv, graph->b, graph->wide}};
         sl_graph_multiply(graph, graph->tmp, graph->wide, graph->n, products, 3);
         sl_graph_for_rows(graph, turn_pack_row);
-        sl_status status = check_rows(graph, "query, key or value", err);
+        sl_status status = sl_graph_check_rows(graph, "query, key or value", err);
         if (status != SL_OK)
             return status;
     }
     sl_graph_trace(graph, SL_TRACE_LANE_KERNEL, "queries, keys, values", start_s, graph->layer);
+    return SL_OK;
+}
+
+/* The chunk's normed rows become the feed-forward's output, in tmp. */
+static sl_status feed_rows(sl_graph *graph, sl_err *err)
+{
+    if (graph->hp.n_experts > 0)
+        return sl_graph_mix(graph, err);
+    const sl_layer_weights *w = &graph->options.weights->layers[graph->layer];
+    const sl_graph_product gate_up[] = {{&w->w_gate, graph->a, graph->wide}, {&w->w_up, graph->b, graph->wide}};
+    sl_graph_multiply(graph, graph->tmp, graph->wide, graph->n, gate_up, 2);
+    sl_graph_for_rows(graph, sl_graph_activate_row);
+    const sl_graph_product down = {&w->w_down, graph->tmp, graph->wide};
+    sl_graph_multiply(graph, graph->a, graph->wide, graph->n, &down, 1);
     return SL_OK;
 }
 
@@ -163,13 +176,11 @@ static sl_status feed_forward(sl_graph *graph, sl_err *err)
         const sl_graph_product attn_out = {&w->wo, graph->tmp, graph->wide};
         sl_graph_multiply(graph, q_row(graph, 0), graph->q_dim, graph->n, &attn_out, 1);
         sl_graph_for_rows(graph, ffn_norm_row);
-        const sl_graph_product gate_up[] = {{&w->w_gate, graph->a, graph->wide}, {&w->w_up, graph->b, graph->wide}};
-        sl_graph_multiply(graph, graph->tmp, graph->wide, graph->n, gate_up, 2);
-        sl_graph_for_rows(graph, activate_row);
-        const sl_graph_product down = {&w->w_down, graph->tmp, graph->wide};
-        sl_graph_multiply(graph, graph->a, graph->wide, graph->n, &down, 1);
+        sl_status status = feed_rows(graph, err);
+        if (status != SL_OK)
+            return status;
         sl_graph_for_rows(graph, ffn_add_row);
-        sl_status status = check_rows(graph, "hidden row", err);
+        status = sl_graph_check_rows(graph, "hidden row", err);
         if (status != SL_OK)
             return status;
     }

@@ -4,7 +4,7 @@
 typedef struct row_work {
     sl_graph *graph;
     sl_graph_row_fn fn;
-    size_t per_item;
+    size_t n, per_item;
 } row_work;
 
 static void row_item(void *arg, size_t item, size_t worker)
@@ -12,14 +12,19 @@ static void row_item(void *arg, size_t item, size_t worker)
     (void)worker;
     row_work *work = arg;
     size_t first = item * work->per_item;
-    for (size_t i = first; i < first + work->per_item && i < work->graph->n; i++)
+    for (size_t i = first; i < first + work->per_item && i < work->n; i++)
         work->fn(work->graph, i);
+}
+
+void sl_graph_for(sl_graph *graph, size_t n, sl_graph_row_fn fn)
+{
+    row_work work = {graph, fn, n, n / (4 * sl_pool_threads(graph->options.pool)) + 1};
+    sl_pool_run(graph->options.pool, (n + work.per_item - 1) / work.per_item, row_item, &work);
 }
 
 void sl_graph_for_rows(sl_graph *graph, sl_graph_row_fn fn)
 {
-    row_work work = {graph, fn, graph->n / (4 * sl_pool_threads(graph->options.pool)) + 1};
-    sl_pool_run(graph->options.pool, (graph->n + work.per_item - 1) / work.per_item, row_item, &work);
+    sl_graph_for(graph, graph->n, fn);
 }
 
 typedef struct product_work {

@@ -6,7 +6,7 @@
 
 #include "model/weights.h"
 
-enum { MAX_DIM = 1 << 24, MAX_LAYERS = 4096 };
+enum { MAX_DIM = 1 << 24, MAX_LAYERS = 4096, MAX_EXPERTS = 4096 };
 
 /* The file, and a key under its architecture's prefix. */
 typedef struct reader {
@@ -103,7 +103,6 @@ static sl_status check_shape(reader *r, const sl_hparams *hp, sl_err *err)
 static sl_status refuse_unknown(reader *r, sl_err *err)
 {
     static const char *const scales[] = {"logit_scale", "embedding_scale", "residual_scale"};
-    uint64_t n_experts = 0;
     bool is_causal = true;
     sl_status status = SL_OK;
     for (size_t i = 0; status == SL_OK && i < sizeof scales / sizeof scales[0]; i++) {
@@ -119,12 +118,60 @@ static sl_status refuse_unknown(reader *r, sl_err *err)
     if (status == SL_OK && !is_causal)
         status = sl_err_set(err, SL_REFUSED, "%s: %s is false: this model does not continue texts",
                             sl_gguf_path(r->gguf), r->key);
-    if (status == SL_OK && has(r, "expert_count"))
-        status = sl_gguf_get_uint(r->gguf, key_of(r, "expert_count"), 0, MAX_DIM, &n_experts, err);
-    if (status == SL_OK && n_experts > 0)
-        status = sl_err_set(err, SL_REFUSED, "%s: %s is %" PRIu64 ": mixtures of experts are not supported",
-                            sl_gguf_path(r->gguf), r->key, n_experts);
     return status;
+}
+
+/* Keys of mixtures that work otherwise than by the best of a softmax, whose weights are made to add to 1. */
+static sl_status refuse_unknown_mixture(reader *r, sl_err *err)
+{
+    static const struct {
+        const char *key;
+        uint64_t none; /* the other value, beside 0, that changes nothing */
+    } counts[] = {{"expert_gating_func", 1},       {"expert_group_count", 1},         {"expert_group_used_count", 1},
+                  {"expert_shared_count", 0},      {"expert_chunk_feed_forward_length", 0},
+                  {"leading_dense_block_count", 0}, {"moe_every_n_layers", 1},        {"interleave_moe_layer_step", 1},
+                  {"expert_shared_feed_forward_length", 0}};
+    bool are_normed = true;
+    float scale = 1.0f;
+    sl_status status = SL_OK;
+    for (size_t i = 0; status == SL_OK && i < sizeof counts / sizeof counts[0]; i++) {
+        uint64_t value = 0;
+        if (has(r, counts[i].key))
+            status = sl_gguf_get_uint(r->gguf, key_of(r, counts[i].key), 0, UINT32_MAX, &value, err);
+        if (status == SL_OK && value != 0 && value != counts[i].none)
+            status = sl_err_set(err, SL_REFUSED, "%s: %s is %" PRIu64 ", which is not supported",
+                                sl_gguf_path(r->gguf), r->key, value);
+    }
+    if (status == SL_OK && has(r, "expert_weights_norm"))
+        status = sl_gguf_get_bool(r->gguf, key_of(r, "expert_weights_norm"), &are_normed, err);
+    if (status == SL_OK && !are_normed)
+        status = sl_err_set(err, SL_REFUSED, "%s: %s is false, which is not supported", sl_gguf_path(r->gguf), r->key);
+    if (status == SL_OK)
+        status = get_real_or(r, "expert_weights_scale", 1e6, &scale, err);
+    if (status == SL_OK && scale != 1.0f && scale != 0.0f)
+        status = sl_err_set(err, SL_REFUSED, "%s: %s is %g, which is not supported", sl_gguf_path(r->gguf), r->key,
+                            (double)scale);
+    return status;
+}
+
+static sl_status read_experts(reader *r, sl_hparams *hp, sl_err *err)
+{
+    const bool mixes = r->arch->flags & SL_ARCH_MIXES;
+    uint64_t n_experts = 0, n_used = 0;
+    sl_status status = SL_OK;
+    if (mixes || has(r, "expert_count"))
+        status = sl_gguf_get_uint(r->gguf, key_of(r, "expert_count"), mixes ? 1 : 0, MAX_EXPERTS, &n_experts, err);
+    if (status != SL_OK || n_experts == 0)
+        return status;
+    if (!mixes && !(r->arch->flags & SL_ARCH_MAY_MIX))
+        return sl_err_set(err, SL_REFUSED, "%s: %s is %" PRIu64 ": mixtures of experts of architecture '%s' are not "
+                          "supported", sl_gguf_path(r->gguf), r->key, n_experts, r->arch->name);
+    status = sl_gguf_get_uint(r->gguf, key_of(r, "expert_used_count"), 1, n_experts, &n_used, err);
+    hp->n_experts = (uint32_t)n_experts;
+    hp->n_used = (uint32_t)n_used;
+    if (status == SL_OK)
+        status = get_dim_or(r, "expert_feed_forward_length", hp->n_ff, &hp->n_ff, err);
+    return status == SL_OK ? refuse_unknown_mixture(r, err) : status;
 }
 
 static sl_status read_sliding(reader *r, sl_hparams *hp, sl_err *err)
@@ -189,6 +236,8 @@ sl_status sl_hparams_read(const sl_gguf *gguf, sl_hparams *out, sl_err *err)
         status = read_dims(&r, out, err);
     if (status == SL_OK)
         status = check_shape(&r, out, err);
+    if (status == SL_OK)
+        status = read_experts(&r, out, err);
     if (status == SL_OK)
         status = read_scales(&r, out, err);
     if (status == SL_OK)

@@ -21,7 +21,7 @@ static const struct {
 static sl_tensor_want *add(sl_tensor_wants *wants, const char *name, size_t n_in, size_t off)
 {
     sl_tensor_want *w = &wants->items[wants->n++];
-    *w = (sl_tensor_want){.n_in = n_in, .off = off};
+    *w = (sl_tensor_want){.n_in = n_in, .n_stacked = 1, .off = off};
     snprintf(w->name, sizeof w->name, "%s", name);
     return w;
 }
@@ -116,11 +116,24 @@ static void feed_forward_wants(const sl_hparams *hp, sl_tensor_wants *w)
         vector(w, "post_ffw_norm.weight", embd, offsetof(sl_layer_weights, ffn_post_norm), false);
 }
 
+static void mixture_wants(const sl_hparams *hp, sl_tensor_wants *w)
+{
+    const size_t embd = hp->n_embd, ff = hp->n_ff, n = hp->n_experts;
+    vector(w, "ffn_norm.weight", embd, offsetof(sl_layer_weights, ffn_norm), false);
+    matrix(w, "ffn_gate_inp.weight", n, embd, offsetof(sl_layer_weights, router));
+    matrix(w, "ffn_gate_exps.weight", ff, embd, offsetof(sl_layer_weights, w_gate))->n_stacked = n;
+    matrix(w, "ffn_up_exps.weight", ff, embd, offsetof(sl_layer_weights, w_up))->n_stacked = n;
+    matrix(w, "ffn_down_exps.weight", embd, ff, offsetof(sl_layer_weights, w_down))->n_stacked = n;
+}
+
 void sl_tensor_wants_of_layer(const sl_hparams *hp, uint32_t layer, sl_tensor_wants *out)
 {
     out->n = 0;
     attention_wants(hp, out);
-    feed_forward_wants(hp, out);
+    if (hp->n_experts > 0)
+        mixture_wants(hp, out);
+    else
+        feed_forward_wants(hp, out);
     for (size_t i = 0; i < out->n; i++) {
         char name[sizeof out->items[i].name - 16];
         memcpy(name, out->items[i].name, sizeof name);
@@ -162,11 +175,12 @@ sl_status sl_tensor_want_find(const sl_gguf *gguf, const sl_tensor_want *w, cons
     if (!find_type(tensor->type, type))
         return refuse_type(path, w->name, tensor->type, err);
     size_t n_out = w->n_out ? w->tensor_out : 1;
-    if (tensor->dims[0] != w->n_in || tensor->dims[1] != n_out || tensor->dims[2] != 1 || tensor->dims[3] != 1)
+    const uint64_t *dims = tensor->dims;
+    if (dims[0] != w->n_in || dims[1] != n_out || dims[2] != w->n_stacked || dims[3] != 1)
         return sl_err_set(err, SL_DAMAGED,
-                          "%s: tensor %s is %" PRIu64 " x %" PRIu64 " x %" PRIu64 " x %" PRIu64 ", expected %zu x %zu",
-                          path, w->name, tensor->dims[0], tensor->dims[1], tensor->dims[2], tensor->dims[3], w->n_in,
-                          n_out);
+                          "%s: tensor %s is %" PRIu64 " x %" PRIu64 " x %" PRIu64 " x %" PRIu64
+                          ", expected %zu x %zu x %zu",
+                          path, w->name, dims[0], dims[1], dims[2], dims[3], w->n_in, n_out, w->n_stacked);
     if (w->n_out == 0 && *type != SL_WTYPE_F32)
         return sl_err_set(err, SL_REFUSED, "%s: tensor %s has type %s, expected F32", path, w->name,
                           sl_wtype_name(*type));

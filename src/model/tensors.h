@@ -12,6 +12,7 @@ typedef struct sl_tensor_want {
     size_t n_out; /* 0: a vector */
     size_t n_in;
     size_t first_out, tensor_out; /* the first of its rows in the tensor; the tensor's rows */
+    size_t n_stacked;             /* matrices in the tensor's third dimension */
     bool optional;
     size_t off; /* of the sl_matrix or of the float pointer in its owner */
 } sl_tensor_want;

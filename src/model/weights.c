@@ -25,17 +25,16 @@ static sl_status advance(loader *l, size_t bytes, sl_err *err)
     return SL_OK;
 }
 
-/* Rows [want->first_out, + n_out) of the tensor. */
-static sl_status load_matrix(loader *l, const sl_gguf_tensor *tensor, const sl_tensor_want *want, sl_matrix *matrix,
-                             sl_err *err)
+/* Rows [first_out, + n_out) of the tensor. */
+static sl_status load_rows(loader *l, const sl_gguf_tensor *tensor, size_t first_out, const sl_matrix *matrix,
+                           sl_err *err)
 {
+    sl_status status = SL_OK;
     size_t row = sl_wtype_row_bytes(matrix->type, matrix->n_in);
-    matrix->bytes = row * matrix->n_out;
-    sl_status status = sl_mem_map(l->weights->budget, matrix->bytes, want->name, &matrix->packed, err);
     size_t rows_at_once = l->buffer_bytes / row / SL_PANEL * SL_PANEL;
     for (size_t first = 0; status == SL_OK && first < matrix->n_out; first += rows_at_once) {
         size_t n = matrix->n_out - first < rows_at_once ? matrix->n_out - first : rows_at_once;
-        status = sl_gguf_read(l->gguf, tensor, (uint64_t)(want->first_out + first) * row, n * row, l->buffer, err);
+        status = sl_gguf_read(l->gguf, tensor, (uint64_t)(first_out + first) * row, n * row, l->buffer, err);
         if (status != SL_OK)
             break;
         sl_fingerprint_add(l->fingerprint, l->buffer, n * row);
@@ -45,6 +44,19 @@ static sl_status load_matrix(loader *l, const sl_gguf_tensor *tensor, const sl_t
                                  matrix->n_in);
         }
         status = advance(l, n * row, err);
+    }
+    return status;
+}
+
+/* A stack's matrices are packed each by itself: a panel never holds rows of two. */
+static sl_status load_matrix(loader *l, const sl_gguf_tensor *tensor, const sl_tensor_want *want, sl_matrix *matrix,
+                             sl_err *err)
+{
+    matrix->bytes = sl_wtype_row_bytes(matrix->type, matrix->n_in) * matrix->n_out * matrix->n_stacked;
+    sl_status status = sl_mem_map(l->weights->budget, matrix->bytes, want->name, &matrix->packed, err);
+    for (size_t i = 0; status == SL_OK && i < matrix->n_stacked; i++) {
+        const sl_matrix one = sl_matrix_of_stack(matrix, i);
+        status = load_rows(l, tensor, want->first_out + i * matrix->n_out, &one, err);
     }
     l->weights->bytes += matrix->bytes;
     return status;
@@ -88,7 +100,8 @@ static sl_status load_wants(loader *l, const sl_tensor_wants *wants, void *owner
         sl_fingerprint_add_tensor(l->fingerprint, tensor);
         if (want->n_out) {
             sl_matrix *matrix = matrix_of(owner, want);
-            *matrix = (sl_matrix){.type = type, .n_out = want->n_out, .n_in = want->n_in};
+            *matrix = (sl_matrix){
+                .type = type, .n_out = want->n_out, .n_in = want->n_in, .n_stacked = want->n_stacked};
             status = load_matrix(l, tensor, want, matrix, err);
         } else {
             status = load_vector(l, tensor, want, vector_of(owner, want), err);
@@ -195,6 +208,15 @@ void sl_weights_destroy(sl_weights *weights)
     free_wants(budget, &wants, weights);
     sl_mem_free(budget, weights->layers);
     sl_mem_free(budget, weights);
+}
+
+sl_matrix sl_matrix_of_stack(const sl_matrix *stack, size_t index)
+{
+    sl_matrix one = *stack;
+    one.n_stacked = 1;
+    one.bytes = stack->bytes / stack->n_stacked;
+    one.packed = stack->packed + index * one.bytes;
+    return one;
 }
 
 const float *sl_weights_rope_divisors(const sl_weights *weights, sl_rope_kind kind)

@@ -15,8 +15,9 @@
 typedef struct sl_matrix {
     sl_wtype type;
     size_t n_out, n_in;
-    size_t bytes;
-    uint8_t *packed; /* kernel.h's layout; owned by the weights */
+    size_t n_stacked; /* so many such matrices, each packed behind the one before: the experts'; else 1 */
+    size_t bytes;     /* of all of them */
+    uint8_t *packed;  /* kernel.h's layout; owned by the weights */
 } sl_matrix;
 
 /* What an architecture lacks is NULL, and a matrix without bytes. */
@@ -32,13 +33,15 @@ typedef struct sl_layer_weights {
     sl_matrix w_gate, w_up;           /* [n_ff][n_embd] */
     sl_matrix w_down;                 /* [n_embd][n_ff] */
     float *b_gate, *b_up, *b_down;
+    sl_matrix router; /* [n_experts][n_embd]; of mixtures, whose w_gate, w_up and w_down are stacks of n_experts */
     float *ffn_post_norm; /* [n_embd] */
 } sl_layer_weights;
 
 typedef struct sl_hparams {
     const sl_arch *arch;
     uint32_t n_layers, n_heads, n_kv_heads, head_dim;
-    uint32_t n_embd, n_ff, n_vocab;
+    uint32_t n_embd, n_ff, n_vocab; /* n_ff: of one expert */
+    uint32_t n_experts, n_used;     /* experts of a layer, and of a row; 0: no mixture */
     uint32_t n_ctx_train;
     float norm_eps;
     float attn_scale;                   /* of the scores; 0: 1 / sqrt(head_dim) */
@@ -66,6 +69,9 @@ typedef struct sl_weights {
                                 the same model */
     sl_budget *budget;
 } sl_weights;
+
+/* One matrix of a stack, which keeps owning the bytes. */
+sl_matrix sl_matrix_of_stack(const sl_matrix *stack, size_t index);
 
 /* The divisors of the rule's frequencies; NULL: none. */
 const float *sl_weights_rope_divisors(const sl_weights *weights, sl_rope_kind kind);

@@ -65,6 +65,11 @@ tiny_model tiny_model_of_arch(uint64_t seed, const char *arch)
         model.n_layers = row->sliding_period + 1;
     if (row->sliding_period > 0)
         model.sliding_span = 200;
+    if (row->flags & SL_ARCH_MIXES) {
+        model.n_experts = 7;
+        model.n_used = 3;
+        model.expert_ffn = 96;
+    }
     return model;
 }
 
@@ -100,15 +105,15 @@ static double next_normal(uint64_t *state)
 }
 
 /* Values mean + sigma * normal. They depend on seed and name alone, not on what else the model has. */
-static void add_tensor(const tiny_model *model, gguf_build *build, const char *name, uint32_t type, uint64_t n_in,
-                       uint64_t n_out, double mean, double sigma)
+static void add_stack(const tiny_model *model, gguf_build *build, const char *name, uint32_t type, uint64_t dims[3],
+                      double mean, double sigma)
 {
     if (is_omitted(model, name))
         return;
     uint64_t state = model->seed;
     for (const char *c = name; *c; c++)
         state = (state ^ (unsigned char)*c) * 0x100000001b3u;
-    size_t n = (size_t)(n_in * n_out);
+    size_t n = (size_t)(dims[0] * dims[1] * dims[2]);
     float *values = malloc(n * sizeof *values);
     if (!values)
         abort();
@@ -116,9 +121,15 @@ static void add_tensor(const tiny_model *model, gguf_build *build, const char *n
         values[i] = (float)(mean + sigma * next_normal(&state));
     gguf_bytes data = {0};
     tiny_encode(type, values, n, &data);
-    gguf_build_tensor(build, name, type, n_out > 1 ? 2 : 1, (uint64_t[]){n_in, n_out}, data.data, data.size);
+    gguf_build_tensor(build, name, type, dims[2] > 1 ? 3 : dims[1] > 1 ? 2 : 1, dims, data.data, data.size);
     free(data.data);
     free(values);
+}
+
+static void add_tensor(const tiny_model *model, gguf_build *build, const char *name, uint32_t type, uint64_t n_in,
+                       uint64_t n_out, double mean, double sigma)
+{
+    add_stack(model, build, name, type, (uint64_t[]){n_in, n_out, 1}, mean, sigma);
 }
 
 /* GPT-2's spelling of a byte as a character: printable ones stand for themselves, the others for U+0100 and up, in
@@ -230,6 +241,9 @@ static void add_metadata(const tiny_model *model, gguf_build *build)
          model->head_dim * model->n_heads != model->hidden},
         {"llama.attention.value_length", SL_GGUF_TYPE_U32, model->head_dim,
          model->head_dim * model->n_heads != model->hidden},
+        {"llama.expert_count", SL_GGUF_TYPE_U32, model->n_experts, model->n_experts > 0},
+        {"llama.expert_used_count", SL_GGUF_TYPE_U32, model->n_used, model->n_experts > 0},
+        {"llama.expert_feed_forward_length", SL_GGUF_TYPE_U32, model->expert_ffn, model->expert_ffn > 0},
         {"llama.rope.freq_base", SL_GGUF_TYPE_F32, model->rope_base, true},
         {"llama.rope.scaling.factor", SL_GGUF_TYPE_F32, model->rope_factor, model->rope_factor > 1},
         {"llama.attention.sliding_window", SL_GGUF_TYPE_U32, model->sliding_span, model->sliding_span > 0},
@@ -292,13 +306,34 @@ static void add_extras(const tiny_model *model, gguf_build *build, uint32_t laye
     if ((flags & SL_ARCH_QKV_BIAS) || has_more)
         add_parts(model, build, layer, qkv, 3);
     if (has_more)
-        add_parts(model, build, layer, more, 2);
-    if (has_more && !(flags & SL_ARCH_FUSED_GATE_UP))
+        add_parts(model, build, layer, more, model->n_experts > 0 ? 1 : 2);
+    if (has_more && !(flags & SL_ARCH_FUSED_GATE_UP) && model->n_experts == 0)
         add_parts(model, build, layer, gates, 2);
     if (flags & SL_ARCH_QK_NORM)
         add_parts(model, build, layer, heads, 2);
     if (flags & SL_ARCH_POST_NORMS)
         add_parts(model, build, layer, post, 2);
+}
+
+/* The router's gain makes choices that differ from row to row, with shares that count. */
+static void add_mixture(const tiny_model *model, gguf_build *build, uint32_t layer, double in, double damp)
+{
+    uint64_t ffn = model->expert_ffn > 0 ? model->expert_ffn : model->ffn, n = model->n_experts;
+    const struct {
+        const char *name;
+        uint64_t dims[3];
+        double sigma;
+    } parts[] = {{"ffn_gate_inp", {model->hidden, n, 1}, 4 * in},
+                 {"ffn_gate_exps", {model->hidden, ffn, n}, 2 * in},
+                 {"ffn_up_exps", {model->hidden, ffn, n}, in},
+                 {"ffn_down_exps", {ffn, model->hidden, n}, damp / sqrt((double)ffn)}};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        char name[64];
+        uint64_t dims[3];
+        memcpy(dims, parts[i].dims, sizeof dims);
+        snprintf(name, sizeof name, "blk.%u.%s.weight", (unsigned)layer, parts[i].name);
+        add_stack(model, build, name, i == 0 ? (uint32_t)TINY_TYPE_F32 : model->weight_type, dims, 0, parts[i].sigma);
+    }
 }
 
 /* Gains keep a row's rms near one through the layers: 1/sqrt(inputs), and what is added to the residual stream is
@@ -325,11 +360,14 @@ static void add_layer(const tiny_model *model, gguf_build *build, uint32_t layer
     else
         add_parts(model, build, layer, qkv, 3);
     add_parts(model, build, layer, others + 1, 2);
-    if (flags & SL_ARCH_FUSED_GATE_UP)
+    if (model->n_experts > 0)
+        add_mixture(model, build, layer, in, damp);
+    else if (flags & SL_ARCH_FUSED_GATE_UP)
         add_parts(model, build, layer, fused_up, 1);
     else
         add_parts(model, build, layer, gate_up, 2);
-    add_parts(model, build, layer, others + 3, 1);
+    if (model->n_experts == 0)
+        add_parts(model, build, layer, others + 3, 1);
     add_extras(model, build, layer, flags);
 }
 

@@ -20,7 +20,8 @@ enum {
     N_DRAWN = EFFORT_IS_SMALL ? 30 : 90
 };
 
-static const char *const archs[] = {"llama", "qwen2", "qwen3", "phi3", "gemma2", "gemma3", "smollm3", "glm4"};
+static const char *const archs[] = {"llama",  "qwen2",  "qwen3",   "phi3", "gemma2",
+                                    "gemma3", "smollm3", "glm4", "qwen3moe", "mixtral"};
 enum { N_ARCHS = sizeof archs / sizeof archs[0] };
 
 static int32_t text[LONG]; /* repeats itself, so that the n-gram drafter has work */
@@ -40,7 +41,12 @@ static void make_text(size_t n_vocab)
 /* The i-th family: weights quantised, llama sliding as Mistral does. */
 static tiny_model model_of(size_t i)
 {
-    tiny_model model = tiny_model_of_arch(30 + i, archs[i]);
+    const bool is_mixtral = strcmp(archs[i], "mixtral") == 0; /* a llama with experts */
+    tiny_model model = tiny_model_of_arch(30 + i, is_mixtral ? "llama" : archs[i]);
+    if (is_mixtral) {
+        model.n_experts = 5;
+        model.n_used = 2;
+    }
     model.weight_type = i % 2 ? TINY_TYPE_Q4_1 : TINY_TYPE_Q8_0;
     model.separate_output = i % 3 == 1;
     if (strcmp(archs[i], "llama") == 0)
