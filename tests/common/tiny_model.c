@@ -323,7 +323,7 @@ static void add_mixture(const tiny_model *model, gguf_build *build, uint32_t lay
         const char *name;
         uint64_t dims[3];
         double sigma;
-    } parts[] = {{"ffn_gate_inp", {model->hidden, n, 1}, 4 * in},
+    } parts[] = {{"ffn_gate_inp", {model->hidden, n, 1}, model->flat_router ? 0 : 4 * in},
                  {"ffn_gate_exps", {model->hidden, ffn, n}, 2 * in},
                  {"ffn_up_exps", {model->hidden, ffn, n}, in},
                  {"ffn_down_exps", {ffn, model->hidden, n}, damp / sqrt((double)ffn)}};

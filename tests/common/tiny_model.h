@@ -42,6 +42,7 @@ typedef struct tiny_model {
     const char *rope_type; /* rope.scaling.type of rope_factor; NULL: linear */
     bool long_factors;     /* rope_factors_long and rope_factors_short, of an original context of 256 tokens */
     uint32_t n_experts, n_used, expert_ffn; /* of mixtures; 0: none, and expert_ffn 0: ffn, of which no key speaks */
+    bool flat_router;                       /* all zeros: every expert's logit is the same */
     const char *chat_template;              /* ChatML with a default system message; NULL: none */
     const char *omit[TINY_OMIT_MAX];        /* keys or tensors to leave out */
 } tiny_model;

@@ -184,6 +184,28 @@ static void drafts_do_not_change_the_text(void **unused)
     }
 }
 
+/* ------------------------------------------------------------------------------------------------------ mixtures */
+
+/* Equal logits choose the lower ids: a model of five experts is then one of its first two, which have the same weights
+ * whatever follows them. */
+static void among_equal_experts_the_first_are_taken(void **unused)
+{
+    (void)unused;
+    static const tiny_ways ways = {1, 64, 2, 1, 0, 0, 0};
+    static trace got[2];
+    for (size_t i = 0; i < 2; i++) {
+        tiny_run run;
+        tiny_model model = tiny_model_of_arch(3, "qwen3moe");
+        model.flat_router = true;
+        model.n_used = 2;
+        model.n_experts = i == 0 ? 5 : 2;
+        tiny_run_open(&run, &model, sl_cpu_best());
+        score(&run, SL_KV_TYPE_Q8_0, &ways, SHORT, &got[i]);
+        tiny_run_close(&run);
+    }
+    expect_same(&got[0], &got[1], SHORT, "qwen3moe", 0);
+}
+
 /* ------------------------------------------------------------------------------------------------------- the span */
 
 /* Layers x (span - 1) tokens back nothing can come from, where every layer slides; a token nearer does count. */
@@ -218,6 +240,7 @@ int main(void)
         cmocka_unit_test(logits_do_not_depend_on_the_way),
         cmocka_unit_test(every_level_gives_the_same_logits),
         cmocka_unit_test(drafts_do_not_change_the_text),
+        cmocka_unit_test(among_equal_experts_the_first_are_taken),
         cmocka_unit_test(a_row_sees_its_span_and_no_more),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
