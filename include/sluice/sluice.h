@@ -154,6 +154,9 @@ typedef struct sl_rope_options {
     sl_rope_set set;
     double base;
     double original; /* length of the context before it was stretched, tokens */
+    /* YaRN (arXiv 2309.00071): share of the unscaled frequencies, more than 0 to 1; factor of turned queries and keys,
+     * beside YaRN's own, 0.001 to 1000; turns over the original length from which on a frequency is kept, and up to
+     * which it is divided in full, 0.001 to 1e6. */
     double yarn_extrapolate, yarn_magnitude, yarn_fast, yarn_slow;
 } sl_rope_options;
 
