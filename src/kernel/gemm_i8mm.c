@@ -67,7 +67,7 @@ I8MM_INLINE void half_dots(int32x4_t dot[ROW_PAIRS][OUT_PAIRS], const block *b, 
     int32x4_t s[VECTORS][2];
     if (type == SL_WTYPE_Q6_K)
         for (size_t v = 0; v < VECTORS; v++)
-            sl_neon_subscales(s[v], weights, first_v + v, g);
+            sl_neon_subscales(s[v], type, weights, first_v + v, g);
     int32x4_t first[ROW_PAIRS][OUT_PAIRS];
     for (size_t p = 0; p < np && type == SL_WTYPE_Q6_K; p++)
         for (size_t o = 0; o < OUT_PAIRS; o++) {

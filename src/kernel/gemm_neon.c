@@ -40,7 +40,7 @@ NEON_INLINE void group_dots(int32x4_t dot[ROWS][VECTORS], sl_wtype type, const u
     int32x4_t first[ROWS][VECTORS];
     for (size_t r = 0; r < n_r; r++) {
         q[r] = vld1q_s8(at[r] + 16);
-        for (size_t v = 0; v < n_v && type == SL_WTYPE_Q6_K; v++) {
+        for (size_t v = 0; v < n_v && sl_neon_has_subscales(type); v++) {
             first[r][v] = dot[r][v];
             dot[r][v] = vdupq_n_s32(0);
         }
@@ -49,22 +49,34 @@ NEON_INLINE void group_dots(int32x4_t dot[ROWS][VECTORS], sl_wtype type, const u
     ADD_QUAD(5)
     ADD_QUAD(6)
     ADD_QUAD(7)
-    for (size_t v = 0; v < n_v && type == SL_WTYPE_Q6_K; v++) {
+    for (size_t v = 0; v < n_v && sl_neon_has_subscales(type); v++) {
         int32x4_t s[2];
-        sl_neon_subscales(s, block, first_v + v, g);
+        sl_neon_subscales(s, type, block, first_v + v, g);
         for (size_t r = 0; r < n_r; r++)
             dot[r][v] = vmlaq_s32(vmulq_s32(first[r][v], s[0]), dot[r][v], s[1]);
     }
 }
 
 /* acc + dot * (ws * is), and the minimum. */
-NEON_INLINE float32x4_t fold(float32x4_t acc, int32x4_t dot, sl_neon_scale s, float scale, float sum, sl_wtype type)
+NEON_INLINE float32x4_t fold(float32x4_t acc, int32x4_t dot, sl_neon_scale s, float scale, float32x4_t sum,
+                             sl_wtype type)
 {
     float32x4_t value = vcvtq_f32_s32(dot);
     if (sl_neon_offset(type) > 0.0f)
-        value = vaddq_f32(value, vdupq_n_f32(-sl_neon_offset(type) * sum));
+        value = vaddq_f32(value, vmulq_n_f32(sum, -sl_neon_offset(type)));
     acc = vfmaq_f32(acc, value, vmulq_n_f32(s.ws, scale));
-    return sl_neon_has_minimum(type) ? vfmaq_n_f32(acc, s.mw, scale * sum) : acc;
+    return sl_neon_has_minimum(type) ? vfmaq_f32(acc, s.mw, vmulq_n_f32(sum, scale)) : acc;
+}
+
+/* What the minimum's factor is multiplied by: the sum of a row's group, which starts at q; Q2_K: of its halves, each
+ * times its minimum. */
+NEON_INLINE float32x4_t minimum_sum(sl_wtype type, const uint8_t *block, size_t v, size_t g, const int8_t *q, float sum)
+{
+    if (type != SL_WTYPE_Q2_K)
+        return vdupq_n_f32(sum);
+    int32x4_t m[2];
+    sl_neon_q2_k_nibbles(m, block, v, g, 4);
+    return vcvtq_f32_s32(vmlaq_n_s32(vmulq_n_s32(m[0], vaddlvq_s8(vld1q_s8(q))), m[1], vaddlvq_s8(vld1q_s8(q + 16))));
 }
 
 /* Vectors [first_v, first_v + n_v) of a panel for n_r rows, compile-time constants. */
@@ -85,8 +97,11 @@ NEON_INLINE void panel_rows(float *out, size_t out_stride, const uint8_t *panel,
         group_dots(dot, type, block, g % groups, at, first_v, n_r, n_v);
         for (size_t v = 0; v < n_v; v++) {
             sl_neon_scale s = sl_neon_scale_load(type, block, first_v + v, g % groups);
-            for (size_t r = 0; r < n_r; r++)
-                acc[r][v] = fold(acc[r][v], dot[r][v], s, sl_neon_row_scale(in, r)[g], sl_neon_row_sum(in, r)[g], type);
+            for (size_t r = 0; r < n_r; r++) {
+                const float32x4_t sum =
+                    minimum_sum(type, block, first_v + v, g % groups, at[r], sl_neon_row_sum(in, r)[g]);
+                acc[r][v] = fold(acc[r][v], dot[r][v], s, sl_neon_row_scale(in, r)[g], sum, type);
+            }
         }
     }
     for (size_t r = 0; r < n_r; r++)
@@ -163,6 +178,31 @@ NEON void sl_gemm_q5_k_neon(const sl_gemm_args *args)
 NEON void sl_gemm_q6_k_neon(const sl_gemm_args *args)
 {
     gemm_panels(args, SL_WTYPE_Q6_K, sl_gemm_q6_k_ref);
+}
+
+NEON void sl_gemm_q2_k_neon(const sl_gemm_args *args)
+{
+    gemm_panels(args, SL_WTYPE_Q2_K, sl_gemm_q2_k_ref);
+}
+
+NEON void sl_gemm_q3_k_neon(const sl_gemm_args *args)
+{
+    gemm_panels(args, SL_WTYPE_Q3_K, sl_gemm_q3_k_ref);
+}
+
+NEON void sl_gemm_iq4_nl_neon(const sl_gemm_args *args)
+{
+    gemm_panels(args, SL_WTYPE_IQ4_NL, sl_gemm_iq4_nl_ref);
+}
+
+NEON void sl_gemm_iq4_xs_neon(const sl_gemm_args *args)
+{
+    gemm_panels(args, SL_WTYPE_IQ4_XS, sl_gemm_iq4_xs_ref);
+}
+
+NEON void sl_gemm_mxfp4_neon(const sl_gemm_args *args)
+{
+    gemm_panels(args, SL_WTYPE_MXFP4, sl_gemm_mxfp4_ref);
 }
 
 /* ------------------------------------------------------------------------------------------------------------

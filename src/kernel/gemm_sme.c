@@ -120,7 +120,7 @@ NEON_INLINE void decode(work *w, const chunk *c, const uint8_t *panel, sl_wtype 
             vst1q_f32(w->mw[i] + 4 * v, s.mw);
             if (type == SL_WTYPE_Q6_K) {
                 int32x4_t sub[2];
-                sl_neon_subscales(sub, block, v, g % groups);
+                sl_neon_subscales(sub, type, block, v, g % groups);
                 vst1q_s32(w->sub[i][0] + 4 * v, sub[0]);
                 vst1q_s32(w->sub[i][1] + 4 * v, sub[1]);
             }

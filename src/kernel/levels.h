@@ -6,6 +6,11 @@
 
 #include "kernel/ref.h"
 
+/* gemm_avx2.c, gemm_avxvnni.c, gemm_neon.c: types that no other level has */
+#define SL_KERNELS_SMALL_TYPES(X)                                                                                      \
+    X(gemm_q2_k, sl_gemm_fn) X(gemm_q3_k, sl_gemm_fn) X(gemm_iq4_nl, sl_gemm_fn) X(gemm_iq4_xs, sl_gemm_fn)            \
+    X(gemm_mxfp4, sl_gemm_fn)
+
 #if defined(__x86_64__)
 
 /* attn_avx2.c, attn_pack_avx2.c; attn_avx512.c, attn_f16_avx512.c */
@@ -52,11 +57,6 @@
     X(gemm_q4_k, sl_gemm_fn)                                                                                           \
     X(gemm_q5_k, sl_gemm_fn)                                                                                           \
     X(gemm_q6_k, sl_gemm_fn)
-
-/* gemm_avx2.c, gemm_avxvnni.c: types that only the 256-bit levels have */
-#define SL_KERNELS_SMALL_TYPES(X)                                                                                      \
-    X(gemm_q2_k, sl_gemm_fn) X(gemm_q3_k, sl_gemm_fn) X(gemm_iq4_nl, sl_gemm_fn) X(gemm_iq4_xs, sl_gemm_fn)            \
-    X(gemm_mxfp4, sl_gemm_fn)
 
 /* gemm_avx512.c, gemm_float_avx512.c, vec_avx512.c: a version of each, too */
 #define SL_KERNELS_GEMM_AVX512(X) SL_KERNELS_GEMM_AVX2(X) SL_KERNELS_TYPES_AVX2(X)
@@ -118,7 +118,8 @@
     X(silu_mul, sl_silu_mul_fn) X(gelu_mul, sl_silu_mul_fn) X(softcap, sl_softcap_fn) X(add, sl_add_fn)                \
     X(exp2, sl_exp2_fn) X(sumexp, sl_sumexp_fn) X(argmax, sl_argmax_fn) X(finite, sl_finite_fn)
 
-#define SL_KERNELS_NEON(X) SL_KERNELS_ATTN_NEON(X) SL_KERNELS_GEMM_NEON(X) SL_KERNELS_VEC_NEON(X)
+#define SL_KERNELS_NEON(X)                                                                                             \
+    SL_KERNELS_ATTN_NEON(X) SL_KERNELS_GEMM_NEON(X) SL_KERNELS_SMALL_TYPES(X) SL_KERNELS_VEC_NEON(X)
 
 /* attn_i8mm.c, gemm_i8mm.c: what int8 matrix products change */
 #define SL_KERNELS_I8MM(X)                                                                                             \
