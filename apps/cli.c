@@ -246,6 +246,14 @@ size_t cli_template_options(cli_machine *m, const char **system, sl_arg *out)
     return cli_put_options(out, options, CLI_TEMPLATE_OPTIONS);
 }
 
+sl_status cli_template_check(const cli_machine *m, const char *system, bool chat, sl_err *err)
+{
+    const char *name = system ? "--system" : m->engine.chat_template ? "--chat-template" : NULL;
+    if (chat || !name)
+        return SL_OK;
+    return sl_text_error(err, SL_USAGE, "%s is about a conversation: it needs --chat", name);
+}
+
 size_t cli_compute_options(cli_machine *m, sl_arg *out)
 {
     static const char *const kv_choices[] = {"q8_0", "f16", NULL};

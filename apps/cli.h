@@ -53,6 +53,8 @@ size_t cli_long_options(cli_machine *m, sl_arg *out);    /* rope-*, yarn-*, forc
 size_t cli_output_options(cli_machine *m, sl_arg *out);  /* json, verbose */
 /* system, chat-template: without a heading, to stand beside a subcommand's --chat */
 size_t cli_template_options(cli_machine *m, const char **system, sl_arg *out);
+/* They mean nothing without --chat: SL_USAGE. */
+sl_status cli_template_check(const cli_machine *m, const char *system, bool chat, sl_err *err);
 size_t cli_put_options(sl_arg *out, const sl_arg *options, size_t n); /* a subcommand's own ones: copies, returns n */
 
 enum {

@@ -90,6 +90,9 @@ static bool parse(prefill_options *o, int argc, char **argv, int *exit_code, sl_
         *exit_code = (int)sl_text_error(err, SL_USAGE, "-o - : a context file needs a name (./- is one)");
         return false;
     }
+    *exit_code = (int)cli_template_check(&o->machine, o->system, o->chat, err);
+    if (*exit_code != SL_OK)
+        return false;
     char *beside = prefill_beside(o->output);
     const char *const outputs[2] = {o->output, beside};
     *exit_code = (int)cli_texts_find(argc, argv, &o->files, &result, outputs, &o->texts, err);

@@ -24,8 +24,8 @@ static size_t fill_options(run_options *o, sl_arg *out)
     const sl_arg own[OWN_OPTIONS] = {
         {.name = "append", .kind = SL_ARG_KIND_FLAG, .out = &o->append,
          .help = "question and answer become part of the context file; Ctrl-C keeps what was answered"},
-        {.name = "predict", .letter = 'n', .kind = SL_ARG_KIND_INT, .out = &o->n_predict, .min = 0, .max = 1 << 24,
-         .group = "Answer", .help = "most tokens to generate", .default_text = "128"},
+        {.name = "predict", .letter = 'n', .kind = SL_ARG_KIND_INT, .out = &o->n_predict, .given = &o->has_predict,
+         .min = 0, .max = 1 << 24, .group = "Answer", .help = "most tokens to generate", .default_text = "128"},
         {.name = "logprobs", .kind = SL_ARG_KIND_INT, .out = &o->logprobs, .given = &o->has_logprobs, .min = 0,
          .max = SL_LOGPROBS_MAX, .help = "log-probability of each token and of the N best, by the raw logits"},
     };
@@ -62,7 +62,10 @@ static bool parse(run_options *o, int argc, char **argv, int *exit_code, sl_err 
         text = "--append needs a context file to append to (-c)";
     else if (!o->machine.file && !o->question && !o->store)
         text = "nothing to read: give a document (-f), a context (-c) or a question (-p)";
-    sl_status status = text ? sl_text_error(err, SL_USAGE, "%s", text) : cli_draw_check(&o->draw, err);
+    sl_status status = text ? sl_text_error(err, SL_USAGE, "%s", text)
+                            : cli_template_check(&o->machine, o->system, o->chat, err);
+    if (status == SL_OK)
+        status = cli_draw_check(&o->draw, err);
     if (status == SL_OK)
         status = cli_draft_read(&o->draft, &o->machine.engine, err);
     *exit_code = (int)status;
@@ -117,6 +120,27 @@ static bool is_stopped(void *arg)
     return !r->is_keeping && cli_interrupted(NULL);
 }
 
+/* Of an answer that LongRoPE's short set cannot serve in full: one that was asked for is refused before the work. */
+static sl_status expect_set(const run_state *r, const sl_context_options *o, sl_err *err)
+{
+    sl_store_info stored = {0};
+    sl_plan plan;
+    if (r->store)
+        sl_store_get_info(r->store, &stored);
+    sl_context_get_plan(r->context, &plan);
+    const sl_rope_set set = o->rope.set == SL_ROPE_SET_AUTO ? stored.rope.set : o->rope.set;
+    const size_t fed = (size_t)stored.n_tokens + o->prompt_tokens;
+    if (set != SL_ROPE_SET_SHORT || fed + o->predict_tokens <= plan.max_tokens)
+        return SL_OK;
+    const char *hint = r->store ? "prefill again with --rope-set long" : "--rope-set long serves more";
+    if (r->o.has_predict)
+        return sl_text_error(err, SL_REFUSED, "%zu tokens and an answer of %zu (-n) are more than the %zu that the short "
+                             "set of RoPE factors serves: %s", fed, o->predict_tokens, plan.max_tokens, hint);
+    fprintf(stderr, "sluice: note: the answer has at most %zu tokens: the short set of RoPE factors serves %zu; %s\n",
+            plan.max_tokens - fed, plan.max_tokens, hint);
+    return SL_OK;
+}
+
 static sl_status make_context(run_state *r, sl_err *err)
 {
     sl_context_options options = cli_context_options(&r->o.machine, r->prompt.n);
@@ -124,9 +148,9 @@ static sl_status make_context(run_state *r, sl_err *err)
     options.arg = r;
     options.predict_tokens = (size_t)r->o.n_predict;
     cli_draft_context(&r->o.draft, &options);
-    if (r->store)
-        return run_make_context(r, &options, err);
-    return cli_make_context(&r->c, r->engine, &options, &r->context, err);
+    sl_status status = r->store ? run_make_context(r, &options, err)
+                                : cli_make_context(&r->c, r->engine, &options, &r->context, err);
+    return status == SL_OK ? expect_set(r, &options, err) : status;
 }
 
 static sl_status answer(run_state *r, sl_draw_result *result, sl_err *err)

@@ -14,7 +14,7 @@ typedef struct run_options {
     cli_draw draw;
     cli_draft draft;
     int64_t n_predict, logprobs;
-    bool chat, append, has_logprobs;
+    bool chat, append, has_logprobs, has_predict; /* has_: was given */
 } run_options;
 
 typedef struct run_state {

@@ -32,6 +32,24 @@ void sl_store_identity(const sl_engine *engine, const sl_context_options *o, sl_
     strncpy(out->name, name, SL_FORMAT_NAME_BYTES);
 }
 
+static const char *rope_name(const sl_identity *identity)
+{
+    const bool is_none = identity->rope_kind == SL_ROPE_KIND_LINEAR && identity->rope_scale == 1.0;
+    return is_none ? "none" : sl_rope_kind_name((sl_rope_kind)identity->rope_kind);
+}
+
+/* Where nothing that is compared before it differs: in names. */
+static sl_status match_rope(const sl_store *store, const sl_identity *wanted, sl_err *err)
+{
+    const sl_identity *stored = sl_durable_identity(store->durable);
+    if (stored->arithmetic_version != wanted->arithmetic_version || stored->n_vocab != wanted->n_vocab ||
+        stored->rope_kind == wanted->rope_kind)
+        return SL_OK;
+    return sl_err_set(err, SL_REFUSED, "%s: it was made with RoPE rule '%s', this run has '%s': prefill again with this "
+                      "run's RoPE options, or leave them out", sl_durable_name(store->durable), rope_name(stored),
+                      rope_name(wanted));
+}
+
 sl_status sl_store_match(const sl_store *store, const sl_context_options *o, sl_err *err)
 {
     sl_identity wanted;
@@ -41,7 +59,10 @@ sl_status sl_store_match(const sl_store *store, const sl_context_options *o, sl_
     sl_context_options with_file = *o;
     with_file.store = (sl_store *)(uintptr_t)store;
     sl_store_identity(store->engine, &with_file, &wanted);
-    sl_status status = sl_identity_compare(sl_durable_identity(store->durable), &wanted, &why);
+    sl_status status = match_rope(store, &wanted, err);
+    if (status != SL_OK)
+        return status;
+    status = sl_identity_compare(sl_durable_identity(store->durable), &wanted, &why);
     if (status != SL_OK)
         return sl_err_set(err, status, "%s: %s", sl_durable_name(store->durable), why.text);
     sl_kv_type type = o->cache == SL_CACHE_F16 ? SL_KV_TYPE_F16 : SL_KV_TYPE_Q8_0;
