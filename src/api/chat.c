@@ -119,8 +119,9 @@ static sl_status choose(const sl_engine *engine, sl_chat *chat, sl_chat_start *s
     chat->family = family;
     chat->lead = ends_in_space(family->user) ? " " : "";
     if (start->system && !sl_chat_takes_system(family, is_named ? NULL : template))
-        return sl_err_set(err, SL_REFUSED, "%s: the chat template (%s) has no system messages", engine->path,
-                          family->name);
+        return sl_err_set(err, SL_REFUSED, "%s: the chat template (%s) has no system messages%s%s", engine->path,
+                          family->name, family->kin ? "; the nearest that takes one: --chat-template " : "",
+                          family->kin ? family->kin : "");
     bool is_dated = false;
     if (!start->system && !is_named) {
         start->system = sl_chat_default_system(family, template, &start->system_size, &is_dated);

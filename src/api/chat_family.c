@@ -31,7 +31,7 @@ static const sl_chat_family families[] = {
     /* https://github.com/openai/openai-python/blob/v0.28.1/chatml.md: SmolLM2, Qwen 2, 2.5 and 3, Hermes */
     {.name = "chatml", CHATML("<|im_start|>", "<|im_end|>", .lacks = {"<|im_sep|>"})},
     {.name = "gemma3", .marks = {"<start_of_turn>", "first_user_prefix"}, .joined = {"", "\n\n"}, GEMMA},
-    {.name = "gemma", .marks = {"<start_of_turn>", "<end_of_turn>"}, GEMMA},
+    {.name = "gemma", .marks = {"<start_of_turn>", "<end_of_turn>"}, .kin = "gemma3", GEMMA},
     {.name = "mistral-v7", .marks = {"[SYSTEM_PROMPT] ", "[INST] "}, .start = "",
      .system = {"[SYSTEM_PROMPT] ", "[/SYSTEM_PROMPT]"}, .user = "[INST] ", .ask = "[/INST]", .end = "\x02"},
     {.name = "mistral-v7-tekken", .marks = {"[SYSTEM_PROMPT]", "[INST]", "[/INST]"}, .start = "",
