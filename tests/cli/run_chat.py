@@ -249,6 +249,41 @@ def refused(ground):
 
 
 @case
+def templates_and_system_messages(ground):
+    """--system and --chat-template give the head of a conversation; refused without --chat and where there is no place"""
+    problems = []
+    llama3 = "<|start_header_id|>{}<|end_header_id|>\n\n{}".format
+    heads = {
+        ("--system", "Be brief"): HEAD.replace("You are a small model", "Be brief"),
+        ("--chat-template", "chatml"): "<|im_start|>user\n",
+        ("--chat-template", "llama3", "--system", "Be brief"): llama3("system", "Be brief<|eot_id|>") + llama3("user", ""),
+        ("--chat-template", "gemma3", "--system", "Be brief"): "<start_of_turn>user\nBe brief\n\n",
+    }
+    stored = ground.folder / "template.kv"
+    text = ground.folder / "short.txt"
+    text.write_text("who was that")
+    for options, head in heads.items():
+        stored.unlink(missing_ok=True)
+        ground.run("prefill", "-f", text, "-o", stored, "--chat", *options, "--kv", "f16")
+        expect(problems, f"{options}", ground.stored_ids(stored), ground.ids(head, text.read_bytes()))
+        if "<|im_start|>" not in head:  # this vocabulary does not hold the mark that ends a message: it cannot go on
+            continue
+        answer = ground.ask("-c", stored, "-p", "why?", *options, n=8)
+        expect(problems, f"run {options}", answer, ground.ask("-f", text, "-p", "why?", *options, n=8))
+        expect(problems, f"chat {options}", ground.answers("-c", stored, *options, lines=["why?"], n=8), [answer])
+    refused = [(("--system", "Be brief"), 2, "--system .*--chat$"), (("--chat-template", "llama3"), 2, "--chat-template .*--chat$"),
+               (("--chat", "--chat-template", "nope"), 2, "unknown chat template 'nope', known are .*llama3"),
+               (("--chat", "--chat-template", "gemma", "--system", "Be brief"), 3, "no system messages; .*gemma3")]
+    unmade = ground.folder / "unmade.kv"
+    for options, code, pattern in refused:
+        for command in (("run", "-p", "x"), ("prefill", "-f", text, "-o", unmade)):
+            words = ground.run(*command, *options, code=code).stderr.decode().strip()
+            if not re.search(pattern, words) or unmade.exists():
+                problems.append(f"{command[0]} {options}: {words}")
+    return problems
+
+
+@case
 def odd_lines(ground):
     """unknown commands get a line, // begins a message with /, a backslash joins lines, what cannot be asked gets an object"""
     problems = []

@@ -122,6 +122,43 @@ def refusals(ground):
         report(f"refused: {name}", problems)
 
 
+def rope_rules(ground):
+    """A file's rule of positions against the run's, and the end of what LongRoPE's short set serves."""
+    long, text, book, short = (ground.folder / name for name in ("longrope.gguf", "forty.txt", "rule.kv", "set.kv"))
+    long.write_bytes(Tiny(wide=True).stretched(96).bytes())
+    text.write_text("?" * 40)
+    for model, path in ((ground.model, book), (long, short)):
+        ground.run(ground.argv("prefill", "-m", model, "-f", text, "-o", path, "--allow-ram-dir", "--ram", "64M"))
+    of_book, of_short = ("-m", ground.model, "-c", book), ("-m", long, "-c", short)
+    beyond = "43 tokens and an answer of 54 .*more than the 96 .*prefill again with --rope-set long"
+    cases = [
+        ("yarn on a file of none", (*of_book, "--rope-scaling", "yarn", "--rope-scale", 2), 3, "'none', .*'yarn': prefill again"),
+        ("the long set on a file of the short", (*of_short, "--rope-set", "long"), 3,
+         "'longrope, short set', .*'longrope, long set': prefill again"),
+        ("an answer that the short set does not serve", (*of_short, "-n", 54), 3, beyond),
+        ("the same, to be appended", (*of_short, "-n", 54, "--append"), 3, beyond),
+    ]
+    before = digest(book), digest(short)
+    for name, argv, code, pattern in cases:
+        done = ground.run(ground.argv("run", *argv, "-p", "x"), code=None)
+        text = done.stderr.decode(errors="replace")
+        problems = []
+        if done.returncode != code or done.stdout or not re.search(pattern, text):
+            problems.append(f"exit code {done.returncode}, expected {code}: {text[-300:]}")
+        if (digest(book), digest(short)) != before:
+            problems.append("the context file changed")
+        report(f"refused: {name}", problems)
+    problems = []
+    done = ground.run(ground.argv("run", *of_short, "-p", "x", "--json"))
+    noted = "note: the answer has at most 53 tokens: the short set of RoPE factors serves 96; prefill again"
+    if noted not in done.stderr.decode(errors="replace") or len(json.loads(done.stdout)["tokens"]) > 53:
+        problems.append(done.stderr.decode(errors="replace")[-300:])
+    done = ground.run(ground.argv("run", *of_short, "-p", "x", "-n", 53))
+    if b"short set" in done.stderr:
+        problems.append(done.stderr.decode(errors="replace")[-300:])
+    report("an answer of a length that nobody gave ends where the short set does, and that is said", problems)
+
+
 def extension(ground, draw, n_kills):
     """Over the end of a segment."""
     book, both, grown = (ground.folder / name for name in ("short.kv", "both.kv", "grown.kv"))
@@ -324,6 +361,7 @@ def main():
         ground = Ground(str(Path(sys.argv[1]).resolve() / "sluice"), folder)
         restored_equals_fresh(ground)
         refusals(ground)
+        rope_rules(ground)
         bytes_written(ground)
         sources(ground)
         room(ground)

@@ -88,6 +88,21 @@ class Tiny:
                 self.tensors[name.replace("blk.0.", f"blk.{layer}.")] = list(self.tensors[name])
         self.nan_in = None  # name of a tensor whose first value is NaN
 
+    def stretched(self, original):
+        """A phi3 of one layer with LongRoPE's two sets: the short one serves `original` tokens. Returns itself."""
+        dims = {name: dims for name, (_, dims) in self.tensors.items()}
+        qkv = sum(dims.pop(f"blk.0.attn_{x}.weight")[1] for x in "qkv")
+        dims["blk.0.attn_qkv.weight"] = [N_EMBD, qkv]
+        dims["blk.0.ffn_up.weight"] = [N_EMBD, 2 * dims.pop("blk.0.ffn_gate.weight")[1]]
+        n_pairs = self.meta["llama.rope.dimension_count"][1] // 2
+        dims |= {f"rope_factors_{which}.weight": [n_pairs] for which in ("long", "short")}
+        self.tensors = {name: [TYPE_F32, of] for name, of in dims.items()}
+        self.meta = {key.replace("llama.", "phi3."): value for key, value in self.meta.items()}
+        self.meta["general.architecture"] = (STRING, "phi3")
+        self.meta["phi3.rope.scaling.type"] = (STRING, "longrope")
+        self.meta["phi3.rope.scaling.original_context_length"] = (U32, original)
+        return self
+
     def data(self):
         """Values of every tensor, each at a multiple of 32, and the offsets."""
         draw = random.Random(11)
@@ -98,7 +113,8 @@ class Tiny:
             for dim in dims:
                 n *= dim
             n = min(n, 1 << 20)  # a dimension that lies has no data behind it
-            values = [1.0] * n if name.endswith("norm.weight") else [draw.gauss(0, 0.1) for _ in range(n)]
+            is_one = name.endswith("norm.weight") or name.startswith("rope_factors")
+            values = [1.0] * n if is_one else [draw.gauss(0, 0.1) for _ in range(n)]
             if name == self.nan_in:
                 values[0] = float("nan")
             body += struct.pack(f"<{n}f", *values)
