@@ -57,6 +57,14 @@ typedef struct drafter_words {
     bool has_auto, has_none;
 } drafter_words;
 
+static sl_status read_word(cli_draft *d, unsigned drafter, sl_err *err)
+{
+    if (d->drafters & drafter)
+        return refuse_drafter(d->drafter_text, "one of them stands there twice", err);
+    d->drafters |= drafter;
+    return SL_OK;
+}
+
 static sl_status read_drafter(cli_draft *d, const char *item, size_t size, drafter_words *words, sl_err *err)
 {
     static const char model[] = "model:";
@@ -65,9 +73,9 @@ static sl_status read_drafter(cli_draft *d, const char *item, size_t size, draft
     } else if (is_word(item, size, "none")) {
         words->has_none = true;
     } else if (is_word(item, size, "ngram")) {
-        d->drafters |= SL_DRAFT_WITH_NGRAM;
+        return read_word(d, SL_DRAFT_WITH_NGRAM, err);
     } else if (is_word(item, size, "self")) {
-        d->drafters |= SL_DRAFT_WITH_SELF;
+        return read_word(d, SL_DRAFT_WITH_SELF, err);
     } else if (size >= sizeof model - 1 && memcmp(item, model, sizeof model - 1) == 0) {
         d->drafters |= SL_DRAFT_WITH_MODEL;
         return read_model(d, item + sizeof model - 1, size - (sizeof model - 1), err);
@@ -96,6 +104,9 @@ static sl_status read_drafters(cli_draft *d, sl_err *err)
                               err);
     if (words.has_auto)
         d->drafters = 0;
+    if (words.has_none && !d->is_auto && d->max_drafts > 0)
+        return sl_text_error(err, SL_USAGE, "--draft %.40s asks for drafts, and --drafter none proposes none",
+                             d->draft_text);
     if (words.has_none)
         d->max_drafts = 0;
     return SL_OK;
@@ -124,6 +135,9 @@ sl_status cli_draft_read(cli_draft *d, cli_engine_options *engine, sl_err *err)
         return status;
     if (d->tree && d->no_tree)
         return sl_text_error(err, SL_USAGE, "--tree or --no-tree, not both");
+    if (d->tree && d->max_drafts == 0)
+        return sl_text_error(err, SL_USAGE, "--tree lets drafts branch, and %s leaves none",
+                             d->is_auto ? "--drafter none" : "--draft 0");
     if (d->hot > 0 && d->drafters != 0 && !(d->drafters & SL_DRAFT_WITH_SELF))
         return sl_text_error(err, SL_USAGE, "--hot is for the self drafter, which --drafter %.100s leaves out",
                              d->drafter_text);
