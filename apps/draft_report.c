@@ -76,10 +76,14 @@ void cli_print_drafting(const sl_stats *s, cli_plain_floor floor)
     const double all_s = floor_s(floor) * (double)s->n_tokens;
     if (all_s <= 0.0)
         return;
-    fprintf(stderr,
-            "  plain       a token a pass would take %s at least (a pass: disk %s, computing %s), %.2f times as long\n",
+    fprintf(stderr, "  plain       a token a pass would take %s at least (a pass: disk %s, computing %s)",
             sl_text_format_time(all_s, a), sl_text_format_time(floor.disk_s, b),
-            floor.compute_s > 0.0 ? sl_text_format_time(floor.compute_s, c) : "not measured", per(all_s, s->decode_s));
+            floor.compute_s > 0.0 ? sl_text_format_time(floor.compute_s, c) : "not measured");
+    if (all_s >= s->decode_s)
+        fprintf(stderr, ", %.2f times as long as with drafts", per(all_s, s->decode_s));
+    else if (floor.compute_s > 0.0)
+        fprintf(stderr, "; with drafts it took %.2f times that", per(s->decode_s, all_s));
+    fputc('\n', stderr);
 }
 
 /* ------------------------------------------------------------------------------------------------------------- JSON */
