@@ -1,9 +1,8 @@
 #include "api/draft_model.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
-
-#include "tok/quote.h"
 
 /* -------------------------------------------------------------------------------------------------- the vocabulary */
 
@@ -17,9 +16,22 @@ static sl_status find_tokens(const sl_gguf *gguf, const sl_gguf_value **out, sl_
     return SL_OK;
 }
 
-static sl_quote quoted(sl_gguf_string text)
+typedef struct spelling {
+    char text[80];
+} spelling;
+
+/* As the file has it, in one line: bytes beyond printable ASCII as <0xNN>. */
+static spelling spelled(sl_gguf_string token)
 {
-    return sl_quote_of((sl_tok_text){text.data, text.size});
+    enum { MOST_OF_BYTE = 6 };
+    spelling s = {""};
+    size_t n = 0;
+    for (size_t i = 0; i < token.size && n + MOST_OF_BYTE < sizeof s.text; i++) {
+        const unsigned byte = (unsigned char)token.data[i];
+        const bool is_plain = byte >= 0x20 && byte <= 0x7e;
+        n += (size_t)snprintf(s.text + n, sizeof s.text - n, is_plain ? "%c" : "<0x%02X>", byte);
+    }
+    return s;
 }
 
 static sl_status compare_tokens(const sl_gguf *model, const sl_gguf *draft, sl_err *err)
@@ -38,13 +50,13 @@ static sl_status compare_tokens(const sl_gguf *model, const sl_gguf *draft, sl_e
             return SL_OK;
         if (!has_here || !has_there)
             return sl_err_set(err, SL_REFUSED,
-                              "%s cannot draft for %s: it has %" PRIu64 " tokens, expected %" PRIu64
-                              "; token %" PRIu64 " is '%s' of one alone",
-                              sl_gguf_path(draft), sl_gguf_path(model), of_draft->n_items, of_model->n_items, id,
-                              quoted(has_here ? here : there).text);
+                              "draft model: %s has %" PRIu64 " tokens, %s has %" PRIu64 "; token %" PRIu64
+                              " is '%s' of one alone",
+                              sl_gguf_path(draft), of_draft->n_items, sl_gguf_path(model), of_model->n_items, id,
+                              spelled(has_here ? here : there).text);
         if (here.size != there.size || memcmp(here.data, there.data, here.size) != 0)
-            return sl_err_set(err, SL_REFUSED, "%s cannot draft for %s: token %" PRIu64 " is '%s', expected '%s'",
-                              sl_gguf_path(draft), sl_gguf_path(model), id, quoted(there).text, quoted(here).text);
+            return sl_err_set(err, SL_REFUSED, "draft model: token %" PRIu64 " is '%s' in %s, '%s' in %s", id,
+                              spelled(there).text, sl_gguf_path(draft), spelled(here).text, sl_gguf_path(model));
     }
 }
 
@@ -61,8 +73,8 @@ static sl_status compare_specials(const sl_gguf *model, const sl_gguf *draft, sl
         if (status == SL_OK)
             status = sl_gguf_get_uint(draft, keys[i], 0, UINT32_MAX, &there, err);
         if (status == SL_OK && here != there)
-            status = sl_err_set(err, SL_REFUSED, "%s cannot draft for %s: %s is %" PRIu64 ", expected %" PRIu64,
-                                sl_gguf_path(draft), sl_gguf_path(model), keys[i], there, here);
+            status = sl_err_set(err, SL_REFUSED, "draft model: %s is %" PRIu64 " in %s, %" PRIu64 " in %s", keys[i],
+                                there, sl_gguf_path(draft), here, sl_gguf_path(model));
         if (status != SL_OK)
             return status;
     }

@@ -80,11 +80,17 @@ static void another_vocabulary_is_refused(void **unused)
     static const char token[] = "\x0c\0\0\0\0\0\0\0<|im_start|>";
     static const char key[] = "tokenizer.ggml.eos_token_id";
     write_models();
+    char text[1024];
     change_draft(token, sizeof token - 1, 8 + 5, '5');
-    expect_refusal("token 1 is '<|im_5tart|>', expected '<|im_start|>'");
+    snprintf(text, sizeof text, "token 1 is '<|im_5tart|>' in %s, '<|im_start|>' in %s", draft_path, model_path);
+    expect_refusal(text);
+    write_models();
+    change_draft(token, sizeof token - 1, 8 + 5, '\x80');
+    expect_refusal("token 1 is '<|im_<0x80>tart|>' in ");
     write_models();
     change_draft(key, sizeof key - 1, sizeof key - 1 + 4, 7);
-    expect_refusal("tokenizer.ggml.eos_token_id is 7, expected ");
+    snprintf(text, sizeof text, "tokenizer.ggml.eos_token_id is 7 in %s, ", draft_path);
+    expect_refusal(text);
     unlink(model_path);
     unlink(draft_path);
 }
