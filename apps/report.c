@@ -24,6 +24,8 @@ static void print_plan(const sl_context *context)
         fprintf(stderr, " (%zu hot tokens)", plan->hot_tokens);
     if (plan->drafters & SL_DRAFT_WITH_MODEL)
         fprintf(stderr, " model (%s)", sl_text_format_size(plan->draft_bytes, text[2]));
+    if (plan->no_self)
+        fprintf(stderr, "; not by self: %s", plan->no_self);
     fputc('\n', stderr);
 }
 

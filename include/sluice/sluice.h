@@ -215,6 +215,7 @@ typedef struct sl_plan {
     size_t max_drafts;    /* of a burst */
     unsigned drafters;    /* SL_DRAFT_WITH_*: those that there will be */
     size_t hot_tokens;    /* 0: without SL_DRAFT_WITH_SELF */
+    const char *no_self;  /* why a choice left to us leaves it out; NULL: it does not. Lives as long as the program */
     uint64_t draft_bytes; /* of the draft model: weights, cache, working memory; other drafters are in window_bytes */
 } sl_plan;
 

@@ -1,8 +1,7 @@
 #include "api/drafters.h"
 
 enum {
-    HOT_TOKENS = 4096,     /* where nobody says */
-    LEAST_HOT = 512,       /* fewer guess little */
+    HOT_TOKENS = 4096,   /* where nobody says */
     SELF_FROM_TOKENS = 4 /* times the hot set: a shorter context is walked about as fast whole */
 };
 
@@ -29,7 +28,7 @@ size_t sl_drafters_hot_tokens(const sl_context_options *o, size_t max_tokens)
         return wanted < max_tokens ? wanted : max_tokens;
     const size_t most = o->hot_tokens > 0 ? wanted : max_tokens / SELF_FROM_TOKENS;
     const size_t hot = wanted < most ? wanted : most;
-    return hot >= LEAST_HOT || o->hot_tokens > 0 ? hot : 0;
+    return hot >= SL_LEAST_HOT_TOKENS || o->hot_tokens > 0 ? hot : 0;
 }
 
 unsigned sl_drafters_wanted(const sl_engine *engine, const sl_context_options *o, size_t max_tokens)

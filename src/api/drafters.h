@@ -6,6 +6,8 @@
 #include "decode/model_drafter.h"
 #include "decode/session.h"
 
+enum { SL_LEAST_HOT_TOKENS = 256 }; /* that are taken without being asked for: fewer guess little */
+
 /* SL_USAGE for drafters or a hot set that cannot be. */
 sl_status sl_drafters_check(const sl_engine *engine, const sl_context_options *options, sl_err *err) SL_CHECK;
 

@@ -184,26 +184,31 @@ static uint64_t hot_bytes(const sl_session_options *session)
 static void fit_drafts(sl_engine *engine, const sl_context_options *options, sl_session_options *session,
                        sl_plan *plan)
 {
-    enum { HOT_SHARE = 8, LEAST_HOT = 512 };
+    enum { HOT_SHARE = 8 };
     const bool is_hot_chosen = options->hot_tokens == 0, is_self_chosen = options->drafters == 0;
+    const size_t least = is_self_chosen ? SL_LEAST_HOT_TOKENS : SL_TILE;
+    const char *no_self = session->hot_tokens > 0 ? NULL : "the context is too short for a hot set";
     start_plan(engine, options, session, plan);
     while (is_hot_chosen && session->hot_tokens > 0) {
         const uint64_t hot = hot_bytes(session), room = less(plan->ram_bytes + hot, plan->needed_bytes);
         const bool is_idle = is_self_chosen && plan->answer_bytes <= room;
         if (!is_idle && hot <= room / HOT_SHARE)
             break;
-        if (is_idle || (is_self_chosen && session->hot_tokens / 2 < LEAST_HOT))
-            session->hot_tokens = 0;
-        else if (session->hot_tokens / 2 < SL_TILE)
+        if (!is_idle && !is_self_chosen && session->hot_tokens <= least)
             break;
-        else
-            session->hot_tokens /= 2;
+        if (is_idle || session->hot_tokens <= least) {
+            session->hot_tokens = 0;
+            no_self = is_idle ? "the cache stays in memory" : "too little memory for a hot set of 256 tokens";
+        } else {
+            session->hot_tokens = session->hot_tokens / 2 > least ? session->hot_tokens / 2 : least;
+        }
         start_plan(engine, options, session, plan);
     }
     while (plan->needed_bytes > plan->ram_bytes && options->draft_auto && session->max_drafts > 1) {
         session->max_drafts /= 2;
         start_plan(engine, options, session, plan);
     }
+    plan->no_self = is_self_chosen && plan->max_drafts > 0 ? no_self : NULL;
 }
 
 sl_status sl_plan_spend(sl_engine *engine, const sl_context_options *options, sl_session_options *session,
