@@ -61,6 +61,20 @@ uint64_t sl_drafters_bytes(sl_engine *engine, unsigned drafters, size_t max_toke
     return sl_model_drafter_bytes(&options);
 }
 
+/* LongRoPE's set: the model's that is drafted for, where it has such; else as for a model of its own. */
+static sl_rope rope_of(const sl_weights *weights, const sl_session_options *session)
+{
+    sl_rope rope = weights->hp.rope;
+    const sl_rope_kind of_model = session->rope.kind;
+    if (rope.kind != SL_ROPE_KIND_LONG_SHORT)
+        return rope;
+    if (of_model == SL_ROPE_KIND_LONG_SHORT || of_model == SL_ROPE_KIND_LONG_LONG)
+        rope.kind = of_model;
+    else if ((double)session->max_tokens > rope.original)
+        rope.kind = SL_ROPE_KIND_LONG_LONG;
+    return rope;
+}
+
 sl_status sl_drafters_make(sl_engine *engine, unsigned drafters, const sl_session_options *session,
                            sl_model_drafter **out, sl_err *err)
 {
@@ -69,6 +83,7 @@ sl_status sl_drafters_make(sl_engine *engine, unsigned drafters, const sl_sessio
         return SL_OK;
     sl_model_drafter_options options = model_options(engine, session->max_tokens);
     options.dir = session->kv.dir;
+    options.rope = rope_of(options.weights, session);
     options.stop = session->stop;
     options.arg = session->arg;
     return sl_model_drafter_create(&options, out, err);

@@ -52,7 +52,7 @@ static sl_geom geometry(const sl_hparams *hp, sl_kv_layer *layers)
 static sl_graph_options graph_options(const sl_model_drafter_options *o, const sl_geom *geom)
 {
     return (sl_graph_options){.weights = o->weights, .kernels = o->kernels, .pool = o->pool, .budget = o->budget,
-                              .geom = *geom, .max_rows = ROWS};
+                              .geom = *geom, .max_rows = ROWS, .rope = o->rope};
 }
 
 static uint64_t bytes_with(const sl_model_drafter_options *o, sl_kv_layer *layers)

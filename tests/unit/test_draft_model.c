@@ -197,6 +197,24 @@ static void drafts_change_no_token(void **unused)
     unlink(draft_path);
 }
 
+/* LongRoPE: 360 tokens are more than the original 256, for the draft model as for the model. */
+static void a_draft_model_takes_the_same_set(void **unused)
+{
+    (void)unused;
+    static told drafted;
+    write_models();
+    tiny_model model = tiny_model_of_arch(8, "phi3");
+    model.long_factors = true;
+    assert_true(tiny_model_write(&model, model_path));
+    sl_engine *engine = engine_of(model_path, UINT64_C(1) << 30);
+    tell(engine, SL_DRAFT_WITH_MODEL, false, SL_DRAFT_SHAPE_CHAIN, &drafted);
+    assert_true(drafted.stats.n_drafted > PREDICT / 2);
+    assert_int_equal(drafted.stats.n_drafted, drafted.stats.n_accepted);
+    sl_engine_close(engine);
+    unlink(model_path);
+    unlink(draft_path);
+}
+
 /* Few megabytes: fewer drafts rather than no context. A budget of its weights alone is too small for a draft model. */
 static void memory_decides(void **unused)
 {
@@ -240,6 +258,7 @@ int main(void)
         cmocka_unit_test(another_vocabulary_is_refused),
         cmocka_unit_test(what_is_no_model_is_refused),
         cmocka_unit_test(drafts_change_no_token),
+        cmocka_unit_test(a_draft_model_takes_the_same_set),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
