@@ -50,6 +50,7 @@ static sl_model_drafter_options model_options(sl_engine *engine, size_t max_toke
         .pool = engine->pool,
         .budget = &engine->budget,
         .max_tokens = max_tokens + 1,
+        .weight_bytes = engine->draft.map_bytes,
     };
 }
 

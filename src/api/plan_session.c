@@ -102,6 +102,7 @@ sl_status sl_plan_session(sl_engine *engine, const sl_context_options *o, sl_kv_
         layers[i] = sl_hparams_kv_layer(&engine->hp, i);
     *out = (sl_session_options){
         .weights = engine->weights,
+        .weight_bytes = engine->work.weight_bytes,
         .kernels = &engine->kernels,
         .pool = engine->pool,
         .budget = &engine->budget,

@@ -66,6 +66,22 @@ static bool draw_token(burst *b, const float *logits, int32_t *id)
 
 /* ----------------------------------------------------------------------------------------------------- drafting */
 
+/* A drafter's row, in rows of a pass: by the bytes that each goes through. */
+static double row_work(const sl_session *s, const sl_drafter *drafter)
+{
+    const uint64_t bytes = s->options.weight_bytes;
+    if (bytes == 0)
+        return 0.0;
+    return (double)drafter->row_bytes /
+           (double)(bytes + sl_geom_seen_bytes(&s->options.kv.geom, s->n_stored, s->n_stored));
+}
+
+static size_t unread(const burst *b, size_t d)
+{
+    const sl_drafter *drafter = &b->drafters[d];
+    return drafter->unread ? drafter->unread(drafter->self, b->session->n_history) : 0;
+}
+
 /* One drafter's answer joins the guesses. */
 static sl_status ask_drafter(burst *b, size_t d, size_t n_nodes, sl_guess_limits *limits, sl_err *err)
 {
@@ -82,12 +98,13 @@ static sl_status ask_drafter(burst *b, size_t d, size_t n_nodes, sl_guess_limits
         .sampler = b->sampler,
     };
     sl_draft_tree tree = {.cap = SL_MAX_DRAFTS, .nodes = s->guesses.proposed};
+    const size_t n_unread = unread(b, d);
     const double start_s = sl_kv_seconds();
     sl_status status = b->drafters[d].propose(b->drafters[d].self, &ask, &tree, err);
     const double seconds = sl_kv_seconds() - start_s;
     if (status != SL_OK)
         return status;
-    sl_draft_plan_drafted(&s->plan, d, tree.n, seconds);
+    sl_draft_plan_drafted(&s->plan, d, (sl_draft_call){tree.n, n_unread, seconds});
     sl_guesses_join(&s->guesses, d, &tree);
     counts->n_asked[d]++;
     counts->drafter_s[d] += seconds;
@@ -112,7 +129,16 @@ static sl_status collect_rows(burst *b, sl_err *err)
     sl_guesses_start(&s->guesses, &s->plan, s->options.weights->hp.n_vocab);
     double value = sl_guesses_pick(&s->guesses, &limits, last, &s->rows);
     for (size_t d = 0; d < b->n_drafters; d++) {
-        const sl_draft_terms terms = {limits.max_nodes, limits.is_fixed, s->rows.n - 1, value, limits.draft_s};
+        const sl_draft_terms terms = {
+            .max_nodes = limits.max_nodes,
+            .is_fixed = limits.is_fixed,
+            .n_nodes = s->rows.n - 1,
+            .value = value,
+            .draft_s = limits.draft_s,
+            .row_work = row_work(s, &b->drafters[d]),
+            .n_unread = unread(b, d),
+            .n_left = most,
+        };
         size_t n_nodes = sl_draft_plan_wish(&s->plan, d, &terms);
         if (n_nodes == 0)
             continue;

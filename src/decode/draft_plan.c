@@ -7,6 +7,7 @@ enum {
     MEMORY_OF_FIRST = 12, /* at the first depth: bursts in a row that come to nothing are to be noticed soon */
     FORGOTTEN = 96,       /* bursts after which a pass's seconds are believed less */
     ASKED_AGAIN = 64,     /* bursts after which a drafter that did not pay gets another chance */
+    HARDLY_EVER = 1024,   /* and one that cannot */
     FIRST_ROWS = 8,       /* of the first burst, at most */
     FIRST_ASKED = 3,      /* times that a drafter is asked without looking at what it costs */
     ODD_PASSES = 2,       /* in a row, after which nothing is believed */
@@ -19,6 +20,10 @@ static const float change = 0.02f;          /* odds, before a burst, that the te
 static const double odd_ratio = 1.5;        /* of a pass's seconds to what they were */
 static const double new_share = 0.3;        /* of a new measurement in a mean */
 static const double least_slope = 0.0003;   /* of a pass of one row: what another row costs at least */
+static const double by_far = 8.0;           /* of a guess at what is not measured: so much more is too much */
+static const double by_any = 2.0;           /* likewise of what is measured */
+static const double read_together = 0.0625; /* of a row's work alone: one of many that are read in one pass, at least */
+static const double chance_share = 0.125;   /* of the time since it was asked: what another chance may cost */
 static const double worth_asking = 1.02;    /* gain from which a costly drafter is asked */
 static const double next_to_nothing = 0.01; /* of a pass: drafters that cost no more are always asked */
 
@@ -39,12 +44,14 @@ static void note(sl_draft_rate *rate, int memory, bool is_hit)
 
 /* ------------------------------------------------------------------------------------------------ what was measured */
 
-void sl_draft_plan_drafted(sl_draft_plan *plan, size_t drafter, size_t n_nodes, double seconds)
+void sl_draft_plan_drafted(sl_draft_plan *plan, size_t drafter, sl_draft_call call)
 {
     sl_draft_skill *skill = &plan->skills[drafter];
-    blend(&skill->call_s, seconds);
-    if (n_nodes > 0)
-        blend(&skill->node_s, seconds / (double)n_nodes);
+    blend(&skill->call_s, call.seconds);
+    if (call.n_nodes > 0)
+        blend(&skill->node_s, call.seconds / (double)call.n_nodes);
+    const double row_s = call.seconds / (double)(call.n_nodes + call.n_unread + 1);
+    skill->row_s = skill->n_asked == 0 || row_s < skill->row_s ? row_s : skill->row_s;
     skill->n_asked++;
     skill->asked_at = plan->n_bursts;
 }
@@ -230,6 +237,23 @@ static size_t best_chain(const sl_draft_plan *plan, size_t drafter, const sl_dra
     return best;
 }
 
+/* A node saves a pass at most; what is read first serves all that are left. Before the first call all is in rows of a
+ * pass, of which nothing needs to be measured. */
+static bool costs_too_much(const sl_draft_skill *skill, const sl_draft_terms *terms, double pass_s)
+{
+    const double left = (double)terms->n_left, unread = (double)terms->n_unread;
+    if (skill->n_asked == 0)
+        return terms->row_work > by_far || terms->row_work * read_together * unread > by_far * left;
+    return skill->row_s > by_any * pass_s || skill->row_s * unread > by_any * pass_s * left;
+}
+
+/* It is long ago that it was asked, for what that costs. */
+static bool gets_a_chance(const sl_draft_plan *plan, const sl_draft_skill *skill, size_t n_bursts, double pass_s)
+{
+    const size_t since = plan->n_bursts - skill->asked_at;
+    return since >= n_bursts && skill->call_s <= chance_share * pass_s * (double)since;
+}
+
 size_t sl_draft_plan_wish(const sl_draft_plan *plan, size_t drafter, const sl_draft_terms *terms)
 {
     const sl_draft_skill *skill = &plan->skills[drafter];
@@ -238,11 +262,14 @@ size_t sl_draft_plan_wish(const sl_draft_plan *plan, size_t drafter, const sl_dr
         return 0;
     if (skill->n_asked > 0 && skill->call_s <= next_to_nothing * pass_s)
         return terms->max_nodes;
+    if (!terms->is_fixed && costs_too_much(skill, terms, pass_s) &&
+        (skill->n_asked == 0 || !gets_a_chance(plan, skill, HARDLY_EVER, pass_s)))
+        return 0;
     double value = 0.0;
     size_t n = best_chain(plan, drafter, terms, terms->is_fixed ? terms->max_nodes : 1, &value);
     if (skill->n_asked < FIRST_ASKED && !terms->is_fixed)
         n = n < FIRST_ROWS - 1 ? n : FIRST_ROWS - 1;
-    const bool is_new = skill->n_asked < FIRST_ASKED || plan->n_bursts - skill->asked_at >= ASKED_AGAIN;
+    const bool is_new = skill->n_asked < FIRST_ASKED || gets_a_chance(plan, skill, ASKED_AGAIN, pass_s);
     const bool is_wanted = terms->is_fixed && terms->n_nodes < terms->max_nodes;
     return is_new || is_wanted || value > worth_asking * terms->value ? n : 0;
 }

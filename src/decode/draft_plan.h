@@ -4,7 +4,8 @@
  * for each drafter; those of drawing and accepting a token; how often a draft came true, by drafter and depth, and by
  * the drafter's own estimate. Of all numbers of rows the one with the most expected tokens a second is taken. What is
  * not known yet is thought well of, but tried in small steps: a pass has at most four times the rows of the largest one
- * so far. Old measurements are forgotten, and so made again; all of them when passes take another time than they did.
+ * so far; a drafter whose work, by its size, is far more than it could save is not asked, and one that turned out so
+ * hardly ever again. Old measurements are forgotten, and so made again; all of them when passes take another time than they did.
  *
  * Pure: seconds are arguments, so a test's clock does as well. The choice depends on time; what is drawn never does.
  * Owns: nothing but itself. Thread rule: one thread at a time. */
@@ -28,6 +29,7 @@ typedef struct sl_draft_skill {
     sl_draft_rate by_p[SL_DRAFT_BINS];       /* a node of such an estimate did */
     float bad_luck; /* 0: its last proposal began well; else how likely the misses since then were, by its chances */
     double call_s, node_s;    /* of a proposal; of each of its nodes */
+    double row_s;             /* of each node or token read first, in the quickest call; 0: unknown */
     size_t n_asked, asked_at; /* times; the burst of the last one */
 } sl_draft_skill;
 
@@ -44,7 +46,11 @@ typedef struct sl_draft_plan {
 } sl_draft_plan;
 
 /* What was measured. A plan starts as zeros. */
-void sl_draft_plan_drafted(sl_draft_plan *plan, size_t drafter, size_t n_nodes, double seconds);
+typedef struct sl_draft_call {
+    size_t n_nodes, n_unread; /* proposed; tokens that were read first */
+    double seconds;
+} sl_draft_call;
+void sl_draft_plan_drafted(sl_draft_plan *plan, size_t drafter, sl_draft_call call);
 void sl_draft_plan_passed(sl_draft_plan *plan, size_t n_rows, double seconds); /* once a burst */
 void sl_draft_plan_drawn(sl_draft_plan *plan, size_t n_tokens, double seconds);
 /* A node whose parent came true, with the drafter's estimate p; whether any of the drafter's nodes at a depth did,
@@ -68,6 +74,9 @@ typedef struct sl_draft_terms {
     size_t n_nodes;   /* that are proposed already */
     double value;     /* of those */
     double draft_s;   /* and the seconds that this took */
+    double row_work;  /* of a row of the drafter's, in rows of a pass; 0: unknown */
+    size_t n_unread;  /* tokens that it would read first */
+    size_t n_left;    /* that the text may still get: no more passes can be saved */
 } sl_draft_terms;
 /* Nodes; 0: not at all. */
 size_t sl_draft_plan_wish(const sl_draft_plan *plan, size_t drafter, const sl_draft_terms *terms);

@@ -55,6 +55,9 @@ typedef struct sl_drafter {
      * forgotten), or has grown. May be NULL. */
     void (*settled)(void *self, const int32_t *history, size_t n);
     void *self;
+    uint64_t row_bytes; /* that it goes through for each token; 0: unknown, or next to nothing */
+    /* Of a text of n tokens, those that it would read before it proposes. NULL: none. */
+    size_t (*unread)(const void *self, size_t n);
 } sl_drafter;
 
 #endif

@@ -308,7 +308,20 @@ static sl_status propose(void *self, const sl_draft_ask *ask, sl_draft_tree *tre
     return status;
 }
 
+static size_t unread(const void *self, size_t n)
+{
+    const sl_model_drafter *d = self;
+    const size_t window = window_of(&d->options), known = d->n_known < d->n_text ? d->n_known : d->n_text;
+    const size_t new_tokens = n > known ? n - known : 0;
+    return n > d->base + window || new_tokens > window ? (n < window ? n : window / 2) : new_tokens;
+}
+
 sl_drafter sl_model_drafter_drafter(sl_model_drafter *drafter)
 {
-    return (sl_drafter){"model", propose, settled, drafter};
+    return (sl_drafter){.name = "model",
+                        .propose = propose,
+                        .settled = settled,
+                        .self = drafter,
+                        .row_bytes = drafter->options.weight_bytes,
+                        .unread = unread};
 }

@@ -23,6 +23,7 @@ typedef struct sl_model_drafter_options {
     const char *dir;      /* of the cache's file, which is never made */
     size_t max_tokens;    /* of the text */
     size_t window_tokens; /* of the cache: 0: 2048; at most what the model was trained for */
+    uint64_t weight_bytes; /* that a token goes through; 0: unknown */
     sl_rope rope;         /* dims 0: the model's own */
     bool (*stop)(void *arg); /* asked between layers; NULL: never */
     void *arg;

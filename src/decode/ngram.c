@@ -303,5 +303,5 @@ static sl_status propose(void *self, const sl_draft_ask *ask, sl_draft_tree *tre
 
 sl_drafter sl_ngram_drafter(sl_ngram *ngram)
 {
-    return (sl_drafter){"n-gram", propose, settled, ngram};
+    return (sl_drafter){.name = "n-gram", .propose = propose, .settled = settled, .self = ngram};
 }

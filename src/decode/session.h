@@ -24,6 +24,7 @@ typedef struct sl_session sl_session;
 
 typedef struct sl_session_options {
     const sl_weights *weights; /* borrowed, as all pointers here */
+    uint64_t weight_bytes; /* that a row goes through; 0: unknown */
     const sl_kernels *kernels;
     sl_pool *pool;
     sl_budget *budget;

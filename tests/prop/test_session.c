@@ -240,7 +240,8 @@ static void speculation_never_changes_the_text(void **unused)
             draw(&run, c, n, NULL, true, &got);
             expect_same(&plain, &got, c, n, "n-gram, as chosen");
             oracle right = {&plain, c->n_prompt, true}, wrong = {&plain, c->n_prompt, false};
-            const sl_drafter by_right = {"right", foretell, NULL, &right}, by_wrong = {"wrong", foretell, NULL, &wrong};
+            const sl_drafter by_right = {.name = "right", .propose = foretell, .self = &right},
+                             by_wrong = {.name = "wrong", .propose = foretell, .self = &wrong};
             result = draw(&run, c, n, &by_right, false, &got);
             expect_same(&plain, &got, c, n, "always right");
             assert_int_equal((c->n_predict - 1 + n) / (n + 1), result.n_passes);

@@ -220,7 +220,7 @@ static void compare_way(tiny_run *run, const answer *plain, size_t k)
     prophet p = {plain->ids, plain->second, plain->n, c->n_prompt, run->weights->hp.n_vocab, 1 + 977 * k + c->n_prompt};
     const size_t kind = k % N_DRAFTERS;
     way w = drafters[kind].way;
-    const sl_drafter drafter = {w.name, drafters[kind].propose, NULL, &p};
+    const sl_drafter drafter = {.name = w.name, .propose = drafters[kind].propose, .self = &p};
     w.drafts = draft_counts[k / N_DRAFTERS % N_DRAFTS];
     w.tree = k / N_DRAFTERS / N_DRAFTS % 2 > 0;
     w.drafter = drafter.propose ? &drafter : NULL;
@@ -437,7 +437,7 @@ static void a_draft_that_the_model_breaks_down_over_is_no_error(void **unused)
         };
         run_case(&run, &c, &plain_way, &plain);
         prophet p = {plain.ids, plain.second, plain.n, c.n_prompt, run.weights->hp.n_vocab, 1 + i};
-        const sl_drafter drafter = {"poisoned", foretell_poison, NULL, &p};
+        const sl_drafter drafter = {.name = "poisoned", .propose = foretell_poison, .self = &p};
         const way w = {.name = "poisoned", .drafts = 1 + 3 * i, .drafter = &drafter, .tree = i % 2 > 0};
         run_case(&run, &c, &w, &got);
         expect_same(&plain, &got, &w);

@@ -119,7 +119,7 @@ static void run(const sl_tokens *prompt, const sl_draw_options *draw, const answ
     if (truth) {
         sl_session *session = context->session;
         for (size_t i = 0; i < session->n_drafters; i++)
-            session->drafters[i] = (sl_drafter){"prophet", foretell, NULL, &p};
+            session->drafters[i] = (sl_drafter){.name = "prophet", .propose = foretell, .self = &p};
     }
     sl_draw_options o = *draw;
     o.n_logprobs = N_BEST;
