@@ -134,8 +134,8 @@ static sl_status expect_set(const run_state *r, const sl_context_options *o, sl_
         return SL_OK;
     const char *hint = r->store ? "prefill again with --rope-set long" : "--rope-set long serves more";
     if (r->o.has_predict)
-        return sl_text_error(err, SL_REFUSED, "%zu tokens and an answer of %zu (-n) are more than the %zu that the short "
-                             "set of RoPE factors serves: %s", fed, o->predict_tokens, plan.max_tokens, hint);
+        return sl_text_error(err, SL_REFUSED, "%zu tokens and an answer of %zu (-n) are more than the %zu that the "
+                             "short set of RoPE factors serves: %s", fed, o->predict_tokens, plan.max_tokens, hint);
     fprintf(stderr, "sluice: note: the answer has at most %zu tokens: the short set of RoPE factors serves %zu; %s\n",
             plan.max_tokens - fed, plan.max_tokens, hint);
     return SL_OK;

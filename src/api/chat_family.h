@@ -21,7 +21,7 @@ typedef struct sl_chat_family {
     const char *user;      /* in front of a user message; a space at its end belongs to the message */
     const char *ask;       /* between a user message and its answer */
     const char *end;       /* behind an answer */
-    const char *kin;       /* the family of the same marks that takes a system message where this one does not; or NULL */
+    const char *kin;       /* of the same marks, takes a system message where this one does not; or NULL */
     const char *refusal;   /* why the file's template is refused although it is known; NULL: it is not */
     bool trims;            /* messages lose white space at both ends */
     bool trims_system;     /* the system message does */

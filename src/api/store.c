@@ -45,8 +45,8 @@ static sl_status match_rope(const sl_store *store, const sl_identity *wanted, sl
     if (stored->arithmetic_version != wanted->arithmetic_version || stored->n_vocab != wanted->n_vocab ||
         stored->rope_kind == wanted->rope_kind)
         return SL_OK;
-    return sl_err_set(err, SL_REFUSED, "%s: it was made with RoPE rule '%s', this run has '%s': prefill again with this "
-                      "run's RoPE options, or leave them out", sl_durable_name(store->durable), rope_name(stored),
+    return sl_err_set(err, SL_REFUSED, "%s: it was made with RoPE rule '%s', this run has '%s': prefill again with "
+                      "this run's RoPE options, or leave them out", sl_durable_name(store->durable), rope_name(stored),
                       rope_name(wanted));
 }
 
@@ -59,10 +59,16 @@ sl_status sl_store_match(const sl_store *store, const sl_context_options *o, sl_
     sl_context_options with_file = *o;
     with_file.store = (sl_store *)(uintptr_t)store;
     sl_store_identity(store->engine, &with_file, &wanted);
+    const sl_identity *stored = sl_durable_identity(store->durable);
+    if (memcmp(stored->model, wanted.model, sizeof wanted.model) != 0) {
+        /* Another model: its own RoPE, not the file's, tells best what differs. */
+        const sl_context_options plain = {.store_chat = o->store_chat};
+        sl_store_identity(store->engine, &plain, &wanted);
+    }
     sl_status status = match_rope(store, &wanted, err);
     if (status != SL_OK)
         return status;
-    status = sl_identity_compare(sl_durable_identity(store->durable), &wanted, &why);
+    status = sl_identity_compare(stored, &wanted, &why);
     if (status != SL_OK)
         return sl_err_set(err, status, "%s: %s", sl_durable_name(store->durable), why.text);
     sl_kv_type type = o->cache == SL_CACHE_F16 ? SL_KV_TYPE_F16 : SL_KV_TYPE_Q8_0;
