@@ -73,10 +73,10 @@ sl_status sl_store_match(const sl_store *store, const sl_context_options *o, sl_
         return sl_err_set(err, status, "%s: %s", sl_durable_name(store->durable), why.text);
     sl_kv_type type = o->cache == SL_CACHE_F16 ? SL_KV_TYPE_F16 : SL_KV_TYPE_Q8_0;
     const char *const types[] = {"f16", "q8_0"};
-    sl_kv_type stored = sl_durable_geom(store->durable)->type;
-    if (stored != type)
+    const sl_kv_type stored_type = sl_durable_geom(store->durable)->type;
+    if (stored_type != type)
         return sl_err_set(err, SL_REFUSED, "%s: it holds %s, %s was asked for", sl_durable_name(store->durable),
-                          types[stored], types[type]);
+                          types[stored_type], types[type]);
     return SL_OK;
 }
 
