@@ -5,7 +5,8 @@
  * the drafter's own estimate. Of all numbers of rows the one with the most expected tokens a second is taken. What is
  * not known yet is thought well of, but tried in small steps: a pass has at most four times the rows of the largest one
  * so far; a drafter whose work, by its size, is far more than it could save is not asked, and one that turned out so
- * hardly ever again. Old measurements are forgotten, and so made again; all of them when passes take another time than they did.
+ * hardly ever again. Old measurements are forgotten, and so made again; all of them when passes take another time than
+ * they did.
  *
  * Pure: seconds are arguments, so a test's clock does as well. The choice depends on time; what is drawn never does.
  * Owns: nothing but itself. Thread rule: one thread at a time. */
