@@ -256,6 +256,7 @@ sl_status sl_plan_sufficient(sl_engine *engine, uint64_t *out_bytes, sl_err *err
         .prompt_tokens = engine->hp.n_ctx_train - 1,
         .predict_tokens = 1,
         .max_drafts = 15,
+        .no_trees = true,
         .drafters = SL_DRAFT_WITH_NGRAM,
     };
     sl_kv_layer *layers = NULL;
