@@ -34,7 +34,6 @@ def whole(reader, places):  # what the reader says of each place where it finds 
 
 class Layout:
     """Places of everything, from the stored type (0 f16, 1 q8_0) and [(KV heads, head dimension)] of the layers."""
-
     def __init__(self, kind, layers):
         n, self.tile = len(layers), [(136 if kind else 256) * dim for _, dim in layers]
         self.group = [heads * tile for (heads, _), tile in zip(layers, self.tile)]
@@ -94,11 +93,12 @@ class Context:
         return self.identity["format_version"] == 2 and any(self.file.seek(o) and self.file.read(8) == self.mark for o in marks)
 
     def newest(self, is_ended):  # of the commit records that stand there twice or go on from another, or else of all
-        def goes_on(a, b):
+        def goes_on(a, b, other):  # from a commit of no tokens anything would: then b's other copy must have been begun
             records = self.copies(self.at.group_off(len(self.layers), b[1] // SEGMENT - 1, 0), self.at.R, b"SLUICERC")
-            return a[0] + 1 == b[0] and (a[2] == b[2][:len(a[2])] if a[5] == b[5] else b[5] in [r[-8:] for r in records])
+            fits = a[2] == b[2][:len(a[2])] if a[5] == b[5] else b[5] in [r[-8:] for r in records]
+            return a[0] + 1 == b[0] and fits and (a[1] or any(self.read(2 * self.at.S + other * self.at.C, SECTOR)))
         found = dict(whole(lambda copy: (copy, self.commit(copy)), range(4)))
-        borne_out = [c for i, c in found.items() if found.get(i ^ 1) == c or any(goes_on(a, c) for a in found.values())]
+        borne_out = [c for i, c in found.items() if c == found.get(i ^ 1) or any(goes_on(a, c, i ^ 1) for a in found.values())]
         return max(borne_out or ([] if is_ended else found.values()), default=(0, 0, [], [], 0, b""))
 
     def commit(self, copy):  # (generation, n, ids and part checksums of the open segment, alone, checksum before)
