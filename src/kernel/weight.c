@@ -228,7 +228,7 @@ static void pack_iq4_xs(const uint8_t *block, size_t g, uint8_t *group, size_t w
 static uint32_t q3_scale_of(const uint8_t *scales, size_t f)
 {
     uint32_t low = f < 8 ? scales[f] & 15u : scales[f - 8] >> 4;
-    return low | (scales[8 + f % 4] >> f / 4 * 2 & 3u) << 4;
+    return low | ((uint32_t)scales[8 + f % 4] >> f / 4 * 2 & 3u) << 4;
 }
 
 /* Six-bit field f of a Q4_K or Q5_K block as in GGUF: 2 g the scale of group g, 2 g + 1 its minimum. Groups 0..3 use

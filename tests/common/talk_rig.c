@@ -179,7 +179,7 @@ sl_generate_result talk_generate(talk *t, sl_session *session, size_t n_predict,
     sl_err err = {SL_OK, ""};
     sl_generate_result result;
     const sl_generate_options options = {
-        .sampling = {seed % 2 ? 0.7f : 0.0f, 0, 1.0f, 0.0f, seed},
+        .sampling = {.temp = seed % 2 ? 0.7f : 0.0f, .top_p = 1.0f, .seed = seed},
         .n_predict = n_predict,
         .n_context = TALK_MOST,
         .max_drafts = drafts,
