@@ -184,7 +184,7 @@ static sl_generate_result draw(tiny_run *run, const case_of *c, size_t drafts, c
     if (sl_session_feed(session, text, c->n_prompt, NULL, &err) != SL_OK)
         fail_msg("feed: %s", err.text);
     const sl_generate_options options = {
-        .sampling = {c->temp, c->top_k, c->top_p, c->min_p, c->seed},
+        .sampling = {.temp = c->temp, .top_k = c->top_k, .top_p = c->top_p, .min_p = c->min_p, .seed = c->seed},
         .n_predict = c->n_predict,
         .n_context = c->n_prompt + c->n_predict,
         .max_drafts = drafts,
