@@ -21,6 +21,8 @@ static void masses_of_run(const sl_harvest *harvest, size_t head, const float *t
     const float *total_m = total + harvest->first_lane, *total_l = total_m + SL_LANES;
     float shrink[RUN_TILES * SL_LANES], weight[RUN_TILES * SL_LANES], before[RUN_TILES * SL_LANES];
     size_t n_lanes = harvest->n_lanes;
+    if (n == 0 || n_lanes == 0)
+        return;
     const float *m = harvest->m + head * harvest->max_tiles * harvest->max_lanes;
     const float *l = harvest->l + head * harvest->max_tiles * harvest->max_lanes;
     for (size_t t = 0; t < n; t++)
