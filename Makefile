@@ -40,12 +40,12 @@ check: ## every kernel against the reference, and the reference against stored b
 asan: ## unit, prop and fault tests under the address and undefined sanitizers
 	@tools/setup.sh --check build test
 	@tools/build.sh build_asan "$(SANITIZED:%=tests_%)" -DCMAKE_BUILD_TYPE=Debug -DSLUICE_SANITIZE=address,undefined
-	@tools/run_tests.sh build_asan $(SANITIZED)
+	@SLUICE_TEST_TIMEOUT=900 tools/run_tests.sh build_asan $(SANITIZED)
 
 tsan: ## unit, prop and fault tests under the thread sanitizer
 	@tools/setup.sh --check build test
 	@tools/build.sh build_tsan "$(SANITIZED:%=tests_%)" -DCMAKE_BUILD_TYPE=Debug -DSLUICE_SANITIZE=thread
-	@tools/run_tests.sh build_tsan $(SANITIZED) $(NO_NEW_THREADS:%=-prop/test_%)
+	@SLUICE_TEST_TIMEOUT=900 tools/run_tests.sh build_tsan $(SANITIZED) $(NO_NEW_THREADS:%=-prop/test_%)
 
 fuzz: ## libFuzzer on every parser, side by side, FUZZ_SECONDS each
 	@tools/setup.sh build test fuzz
