@@ -14,6 +14,18 @@
 #define EFFORT_IS_SMALL 0
 #endif
 
+/* The thread sanitizer costs more again, and one round in a thread's company shows what many do. */
+#if defined(__SANITIZE_THREAD__)
+#define EFFORT_IS_TINY 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define EFFORT_IS_TINY 1
+#endif
+#endif
+#ifndef EFFORT_IS_TINY
+#define EFFORT_IS_TINY 0
+#endif
+
 /* `plain` rounds, a sixth of them (one at least) where effort is small. */
 #define EFFORT(plain) (EFFORT_IS_SMALL ? ((plain) + 5) / 6 : (plain))
 

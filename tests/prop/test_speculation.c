@@ -285,7 +285,7 @@ static void every_prompt_is_answered_as_by_plain_decoding(void **unused)
     (void)unused;
     tiny_run run;
     open_model(&run);
-    const size_t n = n_prompts(), n_ways = is_thorough() ? N_WAYS / 4 : 9;
+    const size_t n = n_prompts(), n_ways = is_thorough() ? N_WAYS / 4 : EFFORT_IS_TINY ? 3 : 9;
     for (size_t i = 0; i < n; i++) {
         static int32_t prompt[PROMPT_BYTES];
         static char text[PROMPT_BYTES];
@@ -320,7 +320,7 @@ static void bursts_cross_every_edge(void **unused)
         prompt[i] = TINY_TOK_BYTES + (int32_t)(i * i / 7 % 26 + 'a');
     tiny_run run;
     open_model(&run);
-    const size_t n_lengths = EFFORT_IS_SMALL ? 8 : sizeof lengths / sizeof *lengths;
+    const size_t n_lengths = EFFORT_IS_TINY ? 3 : EFFORT_IS_SMALL ? 8 : sizeof lengths / sizeof *lengths;
     for (size_t i = 0; i < n_lengths; i++) {
         static answer plain;
         const text_case c = {
@@ -371,7 +371,7 @@ static void texts_end_inside_a_burst(void **unused)
             c.end_id = plain.ids[at];
         run_case(&run, &c, &plain_way, &plain);
         n_reasons[plain.finish]++;
-        for (size_t k = 0; k < (is_thorough() ? N_WAYS / 4 : 8); k++)
+        for (size_t k = 0; k < (is_thorough() ? N_WAYS / 4 : EFFORT_IS_TINY ? 2 : 8); k++)
             compare_way(&run, &plain, (i * 17 + k * 39) % N_WAYS);
     }
     for (int reason = 0; reason < 4; reason++)
