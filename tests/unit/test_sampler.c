@@ -67,8 +67,10 @@ static void expect_order(sl_sampling sampling, const float *logits, const int32_
 {
     int32_t ids[16] = {0};
     float values[16] = {0};
-    memcpy(ids, sampling.bias_ids, sampling.n_bias * sizeof *ids);
-    memcpy(values, sampling.bias_values, sampling.n_bias * sizeof *values);
+    for (size_t i = 0; i < sampling.n_bias; i++) {
+        ids[i] = sampling.bias_ids[i];
+        values[i] = sampling.bias_values[i];
+    }
     sampling.bias_ids = ids;
     sampling.bias_values = values;
     for (size_t i = 0; i < 5 && want[i] >= 0; i++) {
