@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """What drafting yields: accepted tokens a second against plain decoding, at temperature 0, with as little of the cache
-in memory as a run may have.
+in memory as a run may have that reads at the disk's speed: a ring of 16 MiB, and beside it what a burst needs.
 
   tools/measure_yield.py BUILD [MODEL.gguf] [TOKENS] [DRAFTER]   MODEL: as tools/get_model.sh finds it; 96 tokens; auto
 
@@ -20,7 +20,7 @@ from pathlib import Path
 
 TEXT, TEXT_CHARACTERS = Path("/usr/share/common-licenses/GPL-3"), 20000
 RATE = 500 << 20
-ENOUGH = "4G"
+ENOUGH, RING = "4G", "16M"
 
 
 PASSAGE = """The lighthouse keeper of Skerry Point kept two clocks on the shelf above the stove. One told the hour of \
@@ -75,7 +75,7 @@ class Bench:
 
     def argv(self, task, draft, *more):
         return [self.program, "run", "-m", self.model, "-c", self.book, "-p", self.questions[task], "-n",
-                self.n_tokens, "--draft", draft, *more]
+                self.n_tokens, "--draft", draft, "--ring", RING, *more]
 
     def least(self):
         """The smallest budget in which a burst of 64 rows is not refused."""
@@ -128,7 +128,7 @@ def main():
     with tempfile.TemporaryDirectory(dir=os.environ.get("SLUICE_KV_DIR", "/var/tmp")) as folder:
         bench = Bench(program, model, n_tokens, drafter, folder)
         ram = bench.least()
-        print(f"# --ram {ram}, --drafter {drafter}")
+        print(f"# --ram {ram} --ring {RING}, --drafter {drafter}")
         print("task,rate_MB_s,tokens,plain_tokens_per_s,drafted_tokens_per_s,times,tokens_per_pass,rows_per_pass,kept,"
               "draft_s,pass_s,accept_s,plain_pass_s,pass_disk_s,pass_compute_s,plain_to_floor")
         for task in bench.questions:

@@ -31,17 +31,39 @@ static void start_slice(sl_verify *v, uint64_t slice)
     sl_queue_add(v->queue, &read, 1);
 }
 
-/* Until it has come; what cannot be read is told and then judged as bytes that have no checksum. */
-static const uint8_t *wait_for(sl_verify *v, uint64_t slice)
+static bool is_read(sl_verify *v, uint64_t wanted)
 {
-    while (v->slots[slice % v->n_slots] == SL_VERIFY_SLOT_READING) {
+    while (v->slots[wanted] == SL_VERIFY_SLOT_READING) {
         uint64_t slot = 0;
         sl_status status = SL_OK;
         sl_err why;
         if (sl_queue_wait(v->queue, -1.0, &slot, &status, &why))
             v->slots[slot] = status == SL_OK ? SL_VERIFY_SLOT_WHOLE : SL_VERIFY_SLOT_FAILED;
     }
-    if (v->slots[slice % v->n_slots] == SL_VERIFY_SLOT_FAILED) {
+    return v->slots[wanted] == SL_VERIFY_SLOT_WHOLE;
+}
+
+void sl_verify_start_record(sl_verify *v, uint64_t segment)
+{
+    if (segment >= v->n_segments || v->picks[segment].copy < 0)
+        return;
+    size_t bytes = sl_verify_record_bytes(v);
+    const sl_read read = {sl_verify_record(v, segment), bytes,
+                          sl_layout_record_off(&v->d->layout, segment) + (uint64_t)v->picks[segment].copy * bytes,
+                          v->n_slots + segment % 2};
+    v->slots[read.tag] = SL_VERIFY_SLOT_READING;
+    sl_queue_add(v->queue, &read, 1);
+}
+
+bool sl_verify_wait_for_record(sl_verify *v, uint64_t segment)
+{
+    return is_read(v, v->n_slots + segment % 2);
+}
+
+/* Until it has come; what cannot be read is told and then judged as bytes that have no checksum. */
+static const uint8_t *wait_for(sl_verify *v, uint64_t slice)
+{
+    if (!is_read(v, slice % v->n_slots)) {
         memset(slot_of(v, slice), UINT8_MAX, slice_size(v, slice));
         sl_verify_tell(v, (sl_damage){"bytes that cannot be read", -1, -1, -1, slice_off(v, slice),
                                       slice_size(v, slice), .kind = SL_DAMAGE_UNREADABLE});
@@ -52,6 +74,7 @@ static const uint8_t *wait_for(sl_verify *v, uint64_t slice)
 static sl_status read_and_judge(sl_verify *v, sl_err *err)
 {
     uint64_t size = v->result->file_bytes, n = (size - slice_off(v, 0) + v->slice_bytes - 1) / v->slice_bytes;
+    sl_verify_start_record(v, 0);
     for (uint64_t slice = 0, started = 0; slice < n; slice++) {
         for (; started < n && started < slice + v->n_slots; started++)
             start_slice(v, started);
@@ -123,7 +146,8 @@ static sl_status start(sl_verify *v, sl_err *err)
     uint64_t wanted =
         v->has_commit ? sl_layout_segment_off(layout, needed) : sl_layout_finished_bytes(layout, needed);
     v->has_end = !v->has_commit && size == wanted;
-    sl_picks_make(v->d, v->has_commit ? &v->commit : NULL, v->n_segments, v->has_end, v->picks, v->record);
+    sl_picks_make(v->d, v->has_commit ? &v->commit : NULL, v->n_segments, v->has_end, v->picks,
+                  sl_verify_record(v, 0));
     const char *what = size < wanted ? "end of the file: it was cut off"
                                      : "end of the file: it was cut off in a segment, or added to";
     if (size < wanted || (!v->has_commit && size != wanted))
@@ -131,6 +155,11 @@ static sl_status start(sl_verify *v, sl_err *err)
                                       size < wanted ? wanted - size : size - wanted, .kind = SL_DAMAGE_SIZE});
     v->result->file_bytes = size / SL_SECTOR_BYTES * SL_SECTOR_BYTES; /* what a full disk cut short is not read */
     return judge_superblocks(v, err);
+}
+
+static size_t memory_bytes(const sl_verify *v)
+{
+    return v->n_slots * v->slice_bytes + 2 * sl_verify_record_bytes(v);
 }
 
 /* Many large reads in flight, as far as there is memory for them. */
@@ -143,7 +172,7 @@ static sl_status take_slots(sl_verify *v, sl_err *err)
         v->n_slots /= 2;
     while (v->slice_bytes > SL_VERIFY_LEAST_SLICE_BYTES && v->n_slots * v->slice_bytes > room)
         v->slice_bytes /= 2;
-    size_t bytes = v->n_slots * v->slice_bytes;
+    size_t bytes = memory_bytes(v);
     sl_status status = sl_mem_map(v->o->budget, bytes, "what is verified", &v->memory, err);
     if (status != SL_OK)
         return status;
@@ -152,7 +181,7 @@ static sl_status take_slots(sl_verify *v, sl_err *err)
                                       .name = v->d->path,
                                       .memory = v->memory,
                                       .memory_bytes = bytes,
-                                      .depth = v->n_slots,
+                                      .depth = v->n_slots + 2,
                                       .budget = v->o->budget,
                                       .log = v->o->log};
     return sl_queue_create(&options, &v->queue, err);
@@ -165,8 +194,6 @@ static sl_status take_memory(sl_verify *v, sl_err *err)
     sl_status status = sl_hash_create(budget, &v->hash, err);
     if (status == SL_OK)
         status = sl_mem_map(budget, (size_t)v->d->layout.commit_bytes, "commit record", &v->commit_buf, err);
-    if (status == SL_OK)
-        status = sl_mem_map(budget, sl_verify_record_bytes(v), "segment record", &v->record, err);
     v->n_segments = (v->result->file_bytes - v->d->layout.data_off) / v->d->layout.stride;
     v->picks_bytes = (size_t)(v->n_segments + 1) * sizeof *v->picks;
     if (status == SL_OK)
@@ -178,9 +205,8 @@ static void give_memory(sl_verify *v)
 {
     sl_budget *budget = v->o->budget;
     sl_queue_destroy(v->queue);
-    sl_mem_unmap(budget, v->memory, v->memory ? v->n_slots * v->slice_bytes : 0);
+    sl_mem_unmap(budget, v->memory, v->memory ? memory_bytes(v) : 0);
     sl_mem_unmap(budget, v->picks, v->picks ? v->picks_bytes : 0);
-    sl_mem_unmap(budget, v->record, v->record ? sl_verify_record_bytes(v) : 0);
     sl_mem_unmap(budget, v->commit_buf, v->commit_buf ? (size_t)v->d->layout.commit_bytes : 0);
     sl_hash_destroy(budget, v->hash);
     if (!v->o->opened)

@@ -53,12 +53,12 @@ typedef struct sl_verify {
     bool has_end;   /* the file has the size of a finished one: its end record is where it should be */
     bool has_trace; /* no commit record counts, but a writer was cut off at the first one or at clearing the last */
     sl_commit commit;
-    uint8_t *commit_buf, *record;
+    uint8_t *commit_buf;
     sl_pick *picks; /* [n_segments + 1] */
     size_t picks_bytes;
-    uint8_t *memory; /* [n_slots][slice_bytes] */
+    uint8_t *memory; /* [n_slots][slice_bytes], then records [2][record_bytes]: a segment's, and the next one's ahead */
     size_t n_slots, slice_bytes;
-    sl_verify_slot slots[SL_VERIFY_MAX_SLOTS];
+    sl_verify_slot slots[SL_VERIFY_MAX_SLOTS + 2]; /* slot n_slots + i: records[i] */
     XXH3_state_t *hash;
     sl_queue *queue;
 
@@ -78,7 +78,17 @@ static inline size_t sl_verify_record_bytes(const sl_verify *v)
     return (size_t)v->d->layout.record_bytes;
 }
 
+/* Where the record of a segment belongs in memory. */
+static inline uint8_t *sl_verify_record(const sl_verify *v, uint64_t segment)
+{
+    return v->memory + v->n_slots * v->slice_bytes + segment % 2 * sl_verify_record_bytes(v);
+}
+
 void sl_verify_tell(sl_verify *v, sl_damage damage);
+/* The copy of a segment's record that counts, if one does: its reading started, so that no slice waits for it. */
+void sl_verify_start_record(sl_verify *v, uint64_t segment);
+/* Until it has come, if it was started. False: it could not be read. */
+bool sl_verify_wait_for_record(sl_verify *v, uint64_t segment);
 /* The next bytes of the file, those at `off`. */
 void sl_verify_judge(sl_verify *v, const uint8_t *buf, size_t bytes, uint64_t off);
 /* Ends a region that has no bytes left; begins the next one that has some. */

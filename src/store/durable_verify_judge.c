@@ -27,13 +27,11 @@ static bool read_record(sl_verify *v, const sl_pick *pick, sl_record *out)
 {
     if (pick->copy < 0)
         return false;
-    uint64_t copy = (uint64_t)pick->copy, bytes = sl_verify_record_bytes(v);
-    uint64_t off = sl_layout_record_off(&v->d->layout, v->segment) + copy * bytes;
     sl_err why;
-    sl_status status = sl_vfs_read(v->d->vfs, v->d->file, v->d->path, v->record, (size_t)bytes, off, &why);
-    if (status == SL_OK)
-        status = sl_record_decode(v->record, v->geom, v->segment, v->d->superblock.checksum, out, &why);
-    return status == SL_OK && out->checksum == pick->checksum[copy];
+    return sl_verify_wait_for_record(v, v->segment) &&
+           sl_record_decode(sl_verify_record(v, v->segment), v->geom, v->segment, v->d->superblock.checksum, out,
+                            &why) == SL_OK &&
+           out->checksum == pick->checksum[pick->copy];
 }
 
 static void take_record(sl_verify *v, const sl_record *record)
@@ -141,6 +139,7 @@ static void enter_segment(sl_verify *v)
         judge_record(v, &v->picks[v->segment]);
     else
         judge_later(v, &v->picks[v->segment]);
+    sl_verify_start_record(v, v->segment + 1);
 }
 
 /* ---- regions ---- */
