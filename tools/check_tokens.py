@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Token ids of 5 MB of mixed text against each family's own tokenizer, and how fast they come.
 
-    check_tokens.py SLUICE VOCABULARY...
+    check_tokens.py [--text FILE] SLUICE VOCABULARY...
 
 VOCABULARY is a model (*.gguf: compared with SentencePiece or Hugging Face's tokenizers over the vocabulary in it), a
 SentencePiece model (*.model, as Mistral's package mistral-common and Llama 2 have them: compared with itself), Tekken
@@ -12,9 +12,13 @@ tokenizers. Exit status 1: ids differ.
 """
 import argparse
 import base64
+import gettext
+import gzip
 import json
 import os
 import pathlib
+import random
+import struct
 import subprocess
 import sys
 import tempfile
@@ -29,23 +33,45 @@ import make_tok_golden
 import tok_reference
 
 BYTES = 5_000_000
-FOLDERS = ["/usr/share/common-licenses", "src", "docs", os.path.dirname(os.__file__)]
+# Prose, code, changelogs, manual pages and messages in many languages, locales: of each an equal share.
+LIBRARY = os.path.dirname(os.__file__)
+MANUALS = "/usr/share/man"
+FOLDERS = ["/usr/share/common-licenses", "src", "docs", LIBRARY, "/usr/share/i18n/locales", "/usr/share/doc",
+           "/usr/share/vim", "/usr/share/locale"]
+SUFFIXES = ("", ".c", ".h", ".md", ".py", ".txt", ".gz", ".mo")
+
+
+def read_text(path):
+    """UTF-8 text of a file, unpacked; None: it is none. Of a catalogue of messages the translations."""
+    try:
+        if path.suffix == ".mo":
+            with path.open("rb") as f:
+                return "\n".join(str(m) for m in gettext.GNUTranslations(f)._catalog.values())
+        data = path.read_bytes()
+        return (gzip.decompress(data) if path.suffix == ".gz" else data).decode()
+    except (UnicodeDecodeError, OSError, EOFError, struct.error, ValueError):
+        return None
+
+
+def take(folder, size):
+    """Texts of a folder's files, in a fixed order of no meaning, up to so many bytes."""
+    paths = sorted(p for p in pathlib.Path(folder).rglob("*") if p.suffix in SUFFIXES)
+    random.Random(1).shuffle(paths)
+    for text in filter(None, map(read_text, paths)):
+        yield text[:size]
+        size -= len(text.encode())
+        if size <= 0:
+            return
 
 
 def build_text():
     out = [make_tok_golden.build_text()]
-    size = len(out[0].encode())
-    for folder in FOLDERS:
-        for path in sorted(pathlib.Path(folder).rglob("*")):
-            if size >= BYTES:
-                return "".join(out)
-            if path.is_file() and path.suffix in ("", ".c", ".h", ".md", ".py", ".txt"):
-                try:
-                    text = path.read_bytes().decode()
-                except UnicodeDecodeError:
-                    continue
-                out.append(text)
-                size += len(text.encode())
+    languages = sorted(pathlib.Path(MANUALS).glob("??")) if os.path.isdir(MANUALS) else []
+    folders = [*filter(os.path.isdir, FOLDERS), *languages]
+    share = (BYTES - len(out[0].encode())) // len(folders) + 1
+    for folder in folders:
+        out += take(folder, share)
+    out += take(LIBRARY, BYTES - len("".join(out).encode()) + 1)  # what the others left
     return "".join(out)
 
 
@@ -163,10 +189,16 @@ def compare(sluice, vocabulary, text, folder):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--text", help="a UTF-8 text instead, or, where there is no such file, where to keep this one")
     parser.add_argument("sluice")
     parser.add_argument("vocabulary", nargs="+")
     args = parser.parse_args()
-    text = build_text()
+    if args.text and os.path.exists(args.text):
+        text = pathlib.Path(args.text).read_bytes().decode()
+    else:
+        text = build_text()
+        if args.text:
+            pathlib.Path(args.text).write_bytes(text.encode())
     with tempfile.TemporaryDirectory() as folder:
         results = [compare(args.sluice, v, text, folder) for v in args.vocabulary]
     sys.exit(0 if all(results) else 1)
