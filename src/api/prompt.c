@@ -197,7 +197,8 @@ sl_status sl_engine_prompt(sl_engine *engine, const sl_prompt *prompt, sl_tokens
 {
     sl_chat chat = {0};
     uint64_t n_dropped = 0;
-    const sl_chat_start start = {prompt->system, prompt->system_size, false};
+    const sl_chat_start start = {.system = prompt->system, .system_size = prompt->system_size,
+                                 .goes_on = prompt->stored && prompt->n_stored > 0};
     sl_status status = SL_OK;
     if (prompt->system && !prompt->chat)
         return sl_err_set(err, SL_USAGE, "prompt: a system message needs the chat template");
@@ -222,7 +223,8 @@ sl_status sl_engine_chat_questions(sl_engine *engine, const int32_t *ids, size_t
     sl_chat chat = {0};
     sl_chat_turns turns = {.offs = offs, .cap = cap};
     sl_chat_place place;
-    sl_status status = sl_chat_init(engine, NULL, &chat, err);
+    const sl_chat_start start = {.goes_on = n > 0};
+    sl_status status = sl_chat_init(engine, &start, &chat, err);
     if (status == SL_OK)
         status = sl_chat_find(engine, &chat, ids, n, &turns, &place, err);
     sl_chat_deinit(engine, &chat);
