@@ -86,27 +86,22 @@ spell_bytes.table = {b: chr(b) for b in printable}
 spell_bytes.table.update({b: chr(256 + i) for i, b in enumerate(sorted(set(range(256)) - set(printable)))})
 
 
-def merge_of(ranks, token):
-    """The two parts that a token comes of: byte-pair encoding by lower ranks, to the last step."""
-    parts = [token[i:i + 1] for i in range(len(token))]
-    while len(parts) > 2:
-        pairs = [(ranks.get(parts[i] + parts[i + 1], len(ranks)), i) for i in range(len(parts) - 1)]
-        rank, i = min(pairs)
-        if rank >= ranks[token]:
-            return None  # no merges lead to it
-        parts[i:i + 2] = [parts[i] + parts[i + 1]]
-    return parts if len(parts) == 2 else None
+def merges_of(ranks):
+    """Every way to put a token together of two: what counts with ranks is what comes out, not of which two."""
+    for token in sorted(ranks, key=ranks.get):
+        ways = [(token[:i], token[i:]) for i in range(1, len(token))]
+        ways = [way for way in ways if way[0] in ranks and way[1] in ranks]
+        yield from sorted(ways, key=lambda way: (ranks[way[0]], ranks[way[1]]))
 
 
 def write_bpe(path, ranks, pattern):
     writer = gguf.GGUFWriter(path, "llama")
     tokens = sorted(ranks, key=ranks.get)
-    merges = [m for m in (merge_of(ranks, t) for t in tokens if len(t) > 1) if m]
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre(pattern)
     writer.add_token_list([spell_bytes(t) for t in tokens])
     writer.add_token_types([1] * len(tokens))
-    writer.add_token_merges([spell_bytes(a) + " " + spell_bytes(b) for a, b in merges])
+    writer.add_token_merges([spell_bytes(a) + " " + spell_bytes(b) for a, b in merges_of(ranks)])
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.close()

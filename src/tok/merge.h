@@ -1,8 +1,8 @@
 /* Merging the neighbours of a run of symbols: again and again those of the lowest rank, the leftmost first.
  *
- * Owns nothing; what two symbols become, and in which order, is the caller's. In a long run the mergeable ones wait in a
- * heap that knows where each stands, so that nothing outdated stays in it: O(n log n) time and bounded memory whatever
- * the text. The few symbols of a word are quicker by a plain scan. */
+ * Owns nothing; what two symbols become, and in which order, is the caller's. In a long run the mergeable ones wait in
+ * a heap that knows where each stands, so that nothing outdated stays in it: O(n log n) time and bounded memory
+ * whatever the text. The few symbols of a word are quicker by a plain scan. */
 #ifndef SL_MERGE_H
 #define SL_MERGE_H
 

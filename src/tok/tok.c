@@ -300,7 +300,7 @@ sl_status sl_tok_encode_more(sl_tok *tok, const char *text, size_t size, bool sp
     return encode(&enc, (sl_tok_text){text, size}, false, n_dropped, err);
 }
 
-/* --------------------------------------------------------------------------------------------------------- in pieces */
+/* ------------------------------------------------------------------------------------------------------- in pieces */
 
 void sl_tok_feed_start(sl_tok_feed *feed, sl_tok *tok, bool goes_on, bool special)
 {

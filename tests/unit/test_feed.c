@@ -131,7 +131,8 @@ static void pairs_make(pairs *p, const char *special)
 
 static sl_tok *tok_of_pairs(const pairs *p, const char *pattern)
 {
-    tok_tiny tiny = {.tokens = p->items, .n_tokens = p->n + 2, .merges = p->merges, .n_merges = p->n, .lacking = "\x85"};
+    tok_tiny tiny = {.tokens = p->items, .n_tokens = p->n + 2, .merges = p->merges, .n_merges = p->n,
+                     .lacking = "\x85"};
     sl_tok_source source = tok_tiny_source(&tiny, pattern);
     sl_tok *tok;
     sl_err err = {0};
@@ -181,7 +182,8 @@ static void little_is_held(void **unused)
 {
     (void)unused;
     static pairs p;
-    static const char *const texts[] = {"some words in a row ", "x = 1;\n", "\xe4\xb8\xad\xe3\x80\x82\n", "word, (word)\r\nword word"};
+    static const char *const texts[] = {"some words in a row ", "x = 1;\n", "\xe4\xb8\xad\xe3\x80\x82\n",
+                                        "word, (word)\r\nword word"};
     pairs_make(&p, "<|x|>");
     sl_tok *tok = tok_of_pairs(&p, "llama-bpe");
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
