@@ -359,7 +359,8 @@ sl_status sl_context_settle(sl_context *context, sl_err *err);
 /* With talk, not with keep: the context is as after its first n_tokens, 1 to as many as it has; below a file's own, too
  * (the file stays as it is). The bits afterwards are those of a context that never had more. It has no logits then: the
  * next call is a feed. Of sliding layers a context keeps what rows lately saw: after a longer way back fewer tokens are
- * stored (sl_context_n_stored), and the next feed computes the others again. To draw again from token n on: rewind to n - 1, feed the token that was at n - 1. */
+ * stored (sl_context_n_stored), and the next feed computes the others again. To draw again from token n on: rewind to
+ * n - 1, feed the token that was at n - 1. */
 sl_status sl_context_rewind(sl_context *context, size_t n_tokens, sl_err *err);
 
 /* All tokens of the context in a new context file of their own, finished: as prefill would have made it. Between calls;

@@ -72,8 +72,8 @@ static size_t answer_from(const sl_context_options *o, size_t n_context)
     return talks(o) || o->predict_tokens == 0 || fed > n_context ? n_context : fed;
 }
 
-/* What an ephemeral context drops. A talk takes back a window that was stopped, and what was said lately without computing
- * anything again; nothing else is ever taken back. */
+/* What an ephemeral context drops. A talk takes back a window that was stopped, and what was said lately without
+ * computing anything again; nothing else is ever taken back. */
 static sl_slide slide_of(const sl_context_options *o)
 {
     enum { LATELY_TOKENS = 4096 };

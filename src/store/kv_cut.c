@@ -145,8 +145,8 @@ sl_status sl_kv_truncate(sl_kv *kv, uint64_t n_tokens, sl_err *err)
     sl_status status = sl_kv_check_whole(kv, err);
     if (status == SL_OK && !is_point(kv, n_tokens))
         status = sl_err_set(err, SL_USAGE,
-                            "%s: what rows behind token %" PRIu64 " see of sliding layers was dropped; from token %" PRIu64
-                            " on it can be computed again",
+                            "%s: what rows behind token %" PRIu64
+                            " see of sliding layers was dropped; from token %" PRIu64 " on it can be computed again",
                             kv->file.name, n_tokens, sl_kv_find_point(kv, n_tokens));
     if (status == SL_OK)
         status = sl_stream_pause(kv->stream, &c.room, err);

@@ -1,12 +1,12 @@
 /* The table of parts: which stay in memory, where, the checksums of those on flash, and where these lie.
  *
- * Owns: the memory of resident parts. Every part has a slot: its place in memory and file. Of a layer that keeps all its
- * tokens each part has its own; of a sliding layer that drops old ones (sl_slide) a few take turns.
+ * Owns: the memory of resident parts. Every part has a slot: its place in memory and file. Of a layer that keeps all
+ * its tokens each part has its own; of a sliding layer that drops old ones (sl_slide) a few take turns.
  *
  * Which slots are resident is fixed by arithmetic over (layer, slot): of a context over a file first those that are its
  * own, then, spread evenly over layers and over every prefix of the context, the others. Where layers slide and keep
- * everything, parts that no row from answer_from on sees come last: a prefill reads such a part once or twice, each pass
- * of an answer reads all others. A cyclic walk would defeat any choice by recent use.
+ * everything, parts that no row from answer_from on sees come last: a prefill reads such a part once or twice, each
+ * pass of an answer reads all others. A cyclic walk would defeat any choice by recent use.
  *
  * Thread rule: none of its own; the stream's lock guards places and checksums of parts that the reader may see. */
 #ifndef SL_PARTS_H

@@ -160,7 +160,8 @@ static uint8_t *adopting_memory(const sl_stream *stream, const sl_ring_item *ite
     const sl_parts *parts = stream->options.parts;
     size_t at = sl_parts_at(parts, item->pos.layer, item->pos.part);
     bool is_full = item->n_groups == sl_parts_capacity(parts, item->pos.part);
-    return is_full && sl_parts_holds(parts, item->pos.layer, item->pos.part) && parts->places[at] == SL_PLACE_WANTED ? parts->memory[at] : NULL;
+    bool is_its = sl_parts_holds(parts, item->pos.layer, item->pos.part);
+    return is_full && is_its && parts->places[at] == SL_PLACE_WANTED ? parts->memory[at] : NULL;
 }
 
 /* Enters and leaves with the lock held. */

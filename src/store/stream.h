@@ -49,8 +49,8 @@ bool sl_stream_is_ready(sl_stream *stream, uint32_t layer); /* as sl_kv_is_ready
 void sl_stream_release(sl_stream *stream, const sl_kv_part *part);
 sl_status sl_stream_end(sl_stream *stream, sl_err *err) SL_CHECK;
 
-/* Before a layer gets new full tile groups: read-ahead that would miss them, or whose parts lose their slots to new ones,
- * is taken back. SL_USAGE when the pass has parts of the layer left to walk. */
+/* Before a layer gets new full tile groups: read-ahead that would miss them, or whose parts lose their slots to new
+ * ones, is taken back. SL_USAGE when the pass has parts of the layer left to walk. */
 sl_status sl_stream_grow_begin(sl_stream *stream, uint32_t layer, uint64_t n_new_groups, sl_err *err) SL_CHECK;
 /* Inside growing, before the first bytes of a part: the slot becomes its own. */
 void sl_stream_take_turn(sl_stream *stream, uint32_t layer, uint64_t part);

@@ -302,8 +302,8 @@ static void what_slides_is_not_counted_whole(void **unused)
     s.hp.sliding_span = 512;
     s.in.prompt_tokens = 7168;
     uint64_t whole = 2 * 8192 * 100, end = 10 * 1024 * 100, answer = whole + 10 * 2048 * 100;
-    s.plan = (sl_plan){.kv_bytes = 8192 * 1200, .kept_bytes = 8192 * 1200, .kv_token_bytes = 1200, .walked_bytes = whole + end,
-                       .answer_bytes = answer, .window_tokens = 4096, .max_tokens = 8192};
+    s.plan = (sl_plan){.kv_bytes = 8192 * 1200, .kept_bytes = 8192 * 1200, .kv_token_bytes = 1200,
+                       .walked_bytes = whole + end, .answer_bytes = answer, .window_tokens = 4096, .max_tokens = 8192};
     s.plan.resident_bytes = s.plan.decode_resident_bytes = answer / 4;
     sl_estimate e;
     sl_estimate_make(&s.in, &e);
