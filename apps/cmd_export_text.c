@@ -6,8 +6,9 @@
 
 static bool print_bytes(void *arg, const char *bytes, size_t size)
 {
-    (void)arg;
-    return fwrite(bytes, 1, size, stdout) == size && !cli_interrupted(NULL);
+    bool *has_failed = arg;
+    *has_failed = fwrite(bytes, 1, size, stdout) != size;
+    return !*has_failed && !cli_interrupted(NULL);
 }
 
 int cmd_export_text(int argc, char **argv, sl_err *err)
@@ -36,12 +37,15 @@ int cmd_export_text(int argc, char **argv, sl_err *err)
     cli_init(&c);
     sl_engine *engine = NULL;
     sl_store *store = NULL;
+    bool has_failed = false;
     const sl_store_options open = {.path = result.words[0]};
     sl_status status = cli_open(&c, &engine_options, &engine, err);
     if (status == SL_OK)
         status = sl_store_open(engine, &open, &store, err);
     if (status == SL_OK)
-        status = sl_store_get_text(store, special, print_bytes, NULL, err);
+        status = sl_store_get_text(store, special, print_bytes, &has_failed, err);
+    if (has_failed || (status == SL_OK && fflush(stdout) != 0))
+        status = sl_text_error(err, SL_FAILED, "cannot write to standard output");
     if (status == SL_OK) {
         sl_store_info info;
         sl_store_get_info(store, &info);

@@ -2,6 +2,7 @@
 #include <stdio.h>
 
 #include "cli.h"
+#include "file_access.h"
 
 typedef struct fork_state {
     cli c;
@@ -68,7 +69,10 @@ static sl_status work(fork_state *f, sl_err *err)
     };
     sl_store_forked forked;
     double start_s = cli_seconds();
+    file_access access;
+    file_access_begin(&access, f->from);
     sl_status status = sl_store_fork(&options, &forked, err);
+    file_access_end(&access, status == SL_OK ? f->to : NULL);
     sl_progress_clear(&f->c.progress);
     if (status == SL_CANCELLED)
         return sl_text_error(err, SL_CANCELLED, "interrupted; there is no %s", f->to);

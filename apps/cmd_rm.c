@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "cli.h"
+#include "prefill_file.h"
 
 enum { WIPE_BYTES = 1 << 20 };
 
@@ -80,12 +81,36 @@ static sl_status remove_one(const char *path, bool wants_wipe, sl_err *err)
     return status;
 }
 
+/* The unfinished replacement of a context, which 'prefill --replace' leaves beside it, has its text, too: wiped with it.
+ * Before the context, so that an error leaves both to be asked for again. */
+static sl_status wipe_replacement(const char *path, sl_err *err)
+{
+    char *beside = prefill_beside(path);
+    if (!beside)
+        return sl_text_error(err, SL_FAILED, "out of memory: %s", path);
+    sl_status status = SL_OK;
+    if (access(beside, F_OK) == 0 && cli_is_context(beside)) {
+        status = remove_one(beside, true, err);
+        if (status == SL_OK)
+            fprintf(stderr, "sluice: %s, its unfinished replacement, is wiped and removed too\n", beside);
+    }
+    free(beside);
+    return status;
+}
+
+static sl_status remove_named(const char *path, bool wants_wipe, sl_err *err)
+{
+    sl_status status = wants_wipe && cli_is_context(path) ? wipe_replacement(path, err) : SL_OK;
+    return status == SL_OK ? remove_one(path, wants_wipe, err) : status;
+}
+
 int cmd_rm(int argc, char **argv, sl_err *err)
 {
     bool wants_wipe = false;
     const sl_arg options[] = {
         {.name = "wipe", .kind = SL_ARG_KIND_FLAG, .out = &wants_wipe, .group = "Options",
-         .help = "write zeros over the file first; a disk that moves blocks may keep old ones"},
+         .help = "write zeros over the file first, and over BOOK.kv.new, an unfinished replacement, which goes too; a disk "
+                 "that moves blocks may keep old ones"},
     };
     const sl_args_table table = {
         .usage = "sluice rm [--wipe] BOOK.kv [BOOK.kv...]",
@@ -106,7 +131,7 @@ int cmd_rm(int argc, char **argv, sl_err *err)
     sl_status status = SL_OK;
     for (size_t i = 0; status != SL_CANCELLED && i < result.n_words; i++) {
         sl_err why;
-        sl_status removed = remove_one(result.words[i], wants_wipe, &why);
+        sl_status removed = remove_named(result.words[i], wants_wipe, &why);
         if (removed == SL_OK)
             continue;
         if (status != SL_OK)

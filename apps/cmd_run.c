@@ -79,9 +79,8 @@ static bool on_token(void *arg, int32_t id, const char *text, size_t size)
     run_state *r = arg;
     if (r->answer.n_ids == 0)
         r->first_token_s = cli_seconds() - r->start_s;
-    fwrite(text, 1, size, r->text_out);
-    fflush(r->text_out);
-    return cli_answer_add(&r->answer, id, text, size) && !cli_interrupted(NULL);
+    r->is_unshown = fwrite(text, 1, size, r->text_out) != size || fflush(r->text_out) != 0;
+    return cli_answer_add(&r->answer, id, text, size) && !r->is_unshown && !cli_interrupted(NULL);
 }
 
 static void on_logprobs(void *arg, const sl_token_logprobs *token)
@@ -166,7 +165,17 @@ static sl_status answer(run_state *r, sl_draw_result *result, sl_err *err)
     sl_status status = sl_context_generate(r->context, &options, result, err);
     if (status == SL_OK && r->answer.out_of_memory)
         status = sl_text_error(err, SL_FAILED, "out of memory: answer");
+    if (status == SL_OK && r->is_unshown)
+        status = sl_text_error(err, SL_FAILED, "cannot write to standard %s", r->o.machine.json ? "error" : "output");
     return status;
+}
+
+/* Another model's context is refused as that, before its text is looked for in this model's template. */
+static sl_status match_store(const run_state *r, sl_err *err)
+{
+    sl_context_options options = cli_context_options(&r->o.machine, 0);
+    cli_use_store(&r->o.machine, r->store, &options);
+    return sl_store_match(r->store, &options, err);
 }
 
 static sl_status start(run_state *r, sl_err *err)
@@ -183,6 +192,8 @@ static sl_status start(run_state *r, sl_err *err)
         status = cli_draw_start(&r->o.draw, r->engine, &r->draw, err);
     if (status == SL_OK && r->o.store)
         status = run_open_store(r, err);
+    if (status == SL_OK && r->o.store)
+        status = match_store(r, err);
     if (status == SL_OK)
         status = read_prompt(r, err);
     return status == SL_OK ? make_context(r, err) : status;

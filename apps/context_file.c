@@ -119,6 +119,22 @@ static bool has_one_geometry(const sl_store *store, uint32_t n_layers)
     return true;
 }
 
+/* Where layers slide. */
+static void print_spans(const sl_store *store, uint32_t n_layers)
+{
+    uint32_t n = 0, least = 0, most = 0;
+    for (uint32_t i = 0; i < n_layers; i++) {
+        const uint32_t span = sl_store_get_layer(store, i).span;
+        least = span > 0 && (n == 0 || span < least) ? span : least;
+        most = span > most ? span : most;
+        n += span > 0;
+    }
+    if (n > 0 && least == most)
+        printf("  sliding       %u of %u layers, rows see %u tokens\n", n, n_layers, most);
+    else if (n > 0)
+        printf("  sliding       %u of %u layers, rows see %u to %u tokens\n", n, n_layers, least, most);
+}
+
 static void print_layers(const sl_store *store, const sl_store_info *s)
 {
     if (has_one_geometry(store, s->n_layers)) {
@@ -159,6 +175,7 @@ static void print_text(const char *path, const sl_store *store, const sl_store_i
     printf("  cache         %s, %s a token, %s in all\n", s->cache == SL_CACHE_F16 ? "f16" : "q8_0",
            sl_text_format_size(s->token_bytes, a), sl_text_format_size(s->n_tokens * s->token_bytes, b));
     print_layers(store, s);
+    print_spans(store, s->n_layers);
     printf("  RoPE          %s, base %g, scale %g, of %u dimensions\n", s->rope_kind, s->rope_base, s->rope_scale,
            s->rope_dims);
     printf("  model         %016llx%016llx, vocabulary of %u, %016llx\n", (unsigned long long)s->model[1],
@@ -197,6 +214,8 @@ static void json_geometry(sl_json *j, const sl_store *store, uint32_t n_layers)
         sl_json_uint(j, layer.n_kv_heads);
         sl_json_key(j, "head_dim");
         sl_json_uint(j, layer.head_dim);
+        sl_json_key(j, "span");
+        sl_json_uint(j, layer.span);
         sl_json_object_end(j);
     }
     sl_json_array_end(j);

@@ -6,6 +6,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "file_access.h"
+
 /* ---------------------------------------------------------------------------------------- where two texts part */
 
 enum { SHOWN_TOKENS = 12, SHOWN_BYTES = 44 };
@@ -173,8 +175,12 @@ static sl_status open_beside(prefill_file *f, const prefill_request *q, size_t n
     }
     if (status == SL_OK)
         status = check_room(f, q, bytes_on_disk(f->real), err);
-    if (status == SL_OK && !is_there)
+    if (status == SL_OK && !is_there) {
+        file_access access;
+        file_access_begin(&access, f->real);
         status = create(f, q, err);
+        file_access_end(&access, status == SL_OK ? f->path : NULL);
+    }
     if (status != SL_OK)
         return status;
     const sl_store_share_options share = {f->old, n_shared, q->progress, q->arg};

@@ -31,6 +31,7 @@ typedef struct run_state {
     cli_answer answer;
     double start_s, first_token_s; /* of the clock; from then to the first token, 0: there was none */
     bool was_finished;             /* the context file, before anything was appended */
+    bool is_unshown;               /* a piece of the answer could not be written out: none of it is kept */
     bool is_keeping, is_kept;      /* what was read and answered is being put into it; is in it */
 } run_state;
 

@@ -23,7 +23,7 @@ static void check(sl_status status, const char *what)
 }
 int main(int argc, char **argv)
 {
-    static char book[16 << 20];
+    static char book[(16 << 20) + 1]; /* one byte more than a text may have */
     FILE *file = argc == 5 ? fopen(argv[2], "rb") : NULL;
     sl_engine *engine;
     sl_context *context;
@@ -32,6 +32,7 @@ int main(int argc, char **argv)
     check(file ? SL_OK : SL_USAGE, "needs MODEL.gguf TEXT CONTEXT.kv QUESTION");
     signal(SIGINT, on_signal);
     const sl_prompt document = {.document = book, .document_size = fread(book, 1, sizeof book, file), .open = true};
+    check(document.document_size < sizeof book ? SL_OK : SL_REFUSED, "the text has more than 16 MiB");
     check(sl_engine_open(&(sl_engine_options){.model_path = argv[1]}, &engine, &err), err.text);
     check(sl_engine_prompt(engine, &document, &text, &err), err.text);
     sl_context_options options = {.prompt_tokens = text.n, .keep = true, .stop = stop};

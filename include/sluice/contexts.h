@@ -48,6 +48,7 @@ void sl_store_get_info(const sl_store *store, sl_store_info *out);
 
 typedef struct sl_store_layer {
     uint32_t n_kv_heads, head_dim;
+    uint32_t span; /* tokens that a row sees, its own included; 0: all before it */
 } sl_store_layer;
 /* Layer `layer` of n_layers; zeros beyond them. In sl_store_info are the first one's. */
 sl_store_layer sl_store_get_layer(const sl_store *store, uint32_t layer);

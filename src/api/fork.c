@@ -50,6 +50,14 @@ static sl_status expect_room(const fork_run *f, uint64_t wanted_bytes, sl_err *e
                       free_bytes, wanted_bytes);
 }
 
+/* Asked with the first bytes of the first segment, which is taken anyway. */
+static bool can_share(const fork_run *f)
+{
+    const sl_vfs *vfs = sl_durable_vfs(f->from);
+    return vfs->share && vfs->share(sl_durable_file(f->to.durable), sl_durable_file(f->from),
+                                    sl_durable_layout(f->from)->data_off, SL_BLOCK_ALIGN) == 0;
+}
+
 /* The first segment tells whether blocks can be shared. */
 static sl_status take_segments(fork_run *f, sl_err *err)
 {
@@ -57,7 +65,8 @@ static sl_status take_segments(fork_run *f, sl_err *err)
     uint64_t n_segments = f->n_tokens / SL_SEGMENT_TOKENS;
     uint64_t tail_bytes = f->n_tokens % SL_SEGMENT_TOKENS * sl_geom_token_bytes(sl_durable_geom(f->from));
     const sl_durable_watch watch = {sl_new_file_step, &f->to};
-    sl_status status = SL_OK;
+    const bool shares = n_segments > 0 && can_share(f);
+    sl_status status = expect_room(f, (shares ? 0 : n_segments * layout->blocks_bytes) + tail_bytes, err);
     f->to.total_bytes = n_segments * layout->blocks_bytes + tail_bytes;
     for (uint64_t end = n_segments > 1 ? 1 : n_segments; status == SL_OK; end = n_segments) {
         sl_durable_cloned cloned;

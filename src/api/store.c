@@ -54,6 +54,35 @@ static sl_status match_rope(const sl_store *store, const sl_identity *wanted, sl
                       rope_name(wanted));
 }
 
+/* Layer by layer: a model's fingerprint does not cover what a file says about its layers. */
+static sl_status match_layers(const sl_store *store, sl_err *err)
+{
+    const sl_geom *stored = sl_durable_geom(store->durable);
+    const sl_hparams *hp = &store->engine->hp;
+    if (stored->n_layers != hp->n_layers)
+        return sl_err_set(err, SL_REFUSED, "%s: it has %" PRIu32 " layers, the model %" PRIu32,
+                          sl_durable_name(store->durable), stored->n_layers, hp->n_layers);
+    for (uint32_t i = 0; i < hp->n_layers; i++) {
+        const sl_kv_layer *there = &stored->layers[i], here = sl_hparams_kv_layer(hp, i);
+        const struct {
+            const char *what;
+            uint64_t there, here;
+        } numbers[] = {
+            {"KV heads", there->n_kv_heads, here.n_kv_heads},
+            {"head dimension", there->head_dim, here.head_dim},
+            {"span of the window", there->span, here.span},
+        };
+        for (size_t k = 0; k < sizeof numbers / sizeof numbers[0]; k++)
+            if (numbers[k].there != numbers[k].here)
+                return sl_err_set(err, SL_REFUSED,
+                                  "%s: layer %" PRIu32 ", %s: the context was made with %" PRIu64
+                                  ", this model has %" PRIu64,
+                                  sl_durable_name(store->durable), i, numbers[k].what, numbers[k].there,
+                                  numbers[k].here);
+    }
+    return SL_OK;
+}
+
 sl_status sl_store_match(const sl_store *store, const sl_context_options *o, sl_err *err)
 {
     sl_identity wanted;
@@ -75,6 +104,9 @@ sl_status sl_store_match(const sl_store *store, const sl_context_options *o, sl_
     status = sl_identity_compare(stored, &wanted, &why);
     if (status != SL_OK)
         return sl_err_set(err, status, "%s: %s", sl_durable_name(store->durable), why.text);
+    status = match_layers(store, err);
+    if (status != SL_OK)
+        return status;
     sl_kv_type type = o->cache == SL_CACHE_F16 ? SL_KV_TYPE_F16 : SL_KV_TYPE_Q8_0;
     const char *const types[] = {"f16", "q8_0"};
     const sl_kv_type stored_type = sl_durable_geom(store->durable)->type;
@@ -266,6 +298,7 @@ sl_store_layer sl_store_get_layer(const sl_store *store, uint32_t layer)
 {
     const sl_geom *geom = sl_durable_geom(store->durable);
     if (layer >= geom->n_layers)
-        return (sl_store_layer){0, 0};
-    return (sl_store_layer){geom->layers[layer].n_kv_heads, geom->layers[layer].head_dim};
+        return (sl_store_layer){0, 0, 0};
+    const sl_kv_layer *found = &geom->layers[layer];
+    return (sl_store_layer){found->n_kv_heads, found->head_dim, (uint32_t)found->span};
 }

@@ -178,9 +178,6 @@ static sl_status load_unfinished(sl_durable *d, const sl_pick *picks, const sl_c
 {
     uint64_t n_full = commit->n_tokens / SL_SEGMENT_TOKENS;
     size_t n_open = (size_t)(commit->n_tokens % SL_SEGMENT_TOKENS);
-    if (n_full + (n_open > 0) > n_segments)
-        return sl_err_set(err, SL_DAMAGED, "%s: %" PRIu64 " tokens are committed, the file ends in segment %" PRIu64,
-                          d->path, commit->n_tokens, n_segments);
     sl_status status = SL_OK;
     for (uint64_t segment = 0; status == SL_OK && segment < n_full; segment++)
         status = take_next(d, picks, segment, true, err);
@@ -225,13 +222,8 @@ static sl_status load_end(sl_durable *d, const sl_pick *pick, uint64_t off, sl_e
     return SL_OK;
 }
 
-static sl_status load_finished(sl_durable *d, const sl_pick *picks, uint64_t size, uint64_t n_segments, sl_err *err)
+static sl_status load_finished(sl_durable *d, const sl_pick *picks, uint64_t n_segments, sl_err *err)
 {
-    if (n_segments == 0 || size != sl_layout_finished_bytes(&d->layout, n_segments))
-        return sl_err_set(err, SL_DAMAGED,
-                          "%s: cut off: %" PRIu64 " bytes are no whole segments with an end record, and there is no "
-                          "commit record",
-                          d->path, size);
     sl_end end = {0};
     uint64_t off = sl_layout_segment_off(&d->layout, n_segments);
     sl_status status = load_end(d, &picks[n_segments], off, &end, err);
@@ -250,19 +242,62 @@ static sl_status load_finished(sl_durable *d, const sl_pick *picks, uint64_t siz
 }
 
 /* Everything behind the commit record, or without one (NULL). */
-static sl_status load_records(sl_durable *d, const sl_commit *commit, uint64_t size, uint64_t n_segments, sl_err *err)
+static sl_status load_records(sl_durable *d, const sl_commit *commit, uint64_t n_segments, sl_err *err)
 {
     size_t bytes = (size_t)(n_segments + 1) * sizeof(sl_pick);
     sl_pick *picks = NULL;
     sl_status status = sl_mem_map(d->options.budget, bytes, "copies of the records", &picks, err);
     if (status != SL_OK)
         return status;
-    bool has_end = !commit && size == sl_layout_finished_bytes(&d->layout, n_segments);
-    sl_picks_make(d, commit, n_segments, has_end, picks, d->record);
-    status = commit ? load_unfinished(d, picks, commit, n_segments, err)
-                    : load_finished(d, picks, size, n_segments, err);
+    sl_picks_make(d, commit, n_segments, !commit, picks, d->record);
+    status = commit ? load_unfinished(d, picks, commit, n_segments, err) : load_finished(d, picks, n_segments, err);
     sl_mem_unmap(d->options.budget, picks, bytes);
     return status;
+}
+
+/* Why the segment has no record. buf: longer than one. */
+static sl_status miss_record(const sl_durable *d, uint8_t *buf, uint64_t segment, sl_err *err)
+{
+    sl_record record;
+    sl_err found;
+    sl_status status = sl_vfs_read(d->vfs, d->file, d->path, buf, (size_t)d->layout.record_bytes,
+                                   sl_layout_record_off(&d->layout, segment), &found);
+    if (status == SL_OK)
+        status = sl_record_decode(buf, &d->superblock.geom, segment, d->superblock.checksum, &record, &found);
+    if (status == SL_OK)
+        return sl_err_set(err, SL_DAMAGED, "%s: record of segment %" PRIu64 ": it changed while it was read", d->path,
+                          segment);
+    return name_error(d, status, &found, err);
+}
+
+/* Segments that there is anything of, before memory is taken for them: a file may be sparse, and longer than any memory.
+ * Of the *n that its length has room for. buf [commit_bytes]. */
+static sl_status bound_segments(sl_durable *d, const sl_commit *commit, uint64_t size, uint8_t *buf, uint64_t *n,
+                                sl_err *err)
+{
+    uint64_t n_needed = commit ? commit->n_tokens / SL_SEGMENT_TOKENS : *n;
+    const bool has_open = commit && commit->n_tokens % SL_SEGMENT_TOKENS > 0;
+    if (commit && n_needed + has_open > *n)
+        return sl_err_set(err, SL_DAMAGED, "%s: %" PRIu64 " tokens are committed, the file ends in segment %" PRIu64,
+                          d->path, commit->n_tokens, *n);
+    if (!commit && (*n == 0 || size != sl_layout_finished_bytes(&d->layout, *n)))
+        return sl_err_set(err, SL_DAMAGED,
+                          "%s: cut off: %" PRIu64 " bytes are no whole segments with an end record, and there is no "
+                          "commit record",
+                          d->path, size);
+    sl_pick end_pick = {.copy = 0};
+    if (!commit)
+        sl_picks_end(d, *n, &end_pick, buf);
+    if (!commit && !end_pick.is_whole[0] && !end_pick.is_whole[1]) {
+        sl_end end;
+        end_pick.copy = SL_PICK_NONE;
+        return load_end(d, &end_pick, sl_layout_segment_off(&d->layout, *n), &end, err);
+    }
+    uint64_t n_there = sl_picks_count(d, commit, *n, buf);
+    if (n_there < n_needed)
+        return miss_record(d, buf, n_there, err);
+    *n = n_there;
+    return SL_OK;
 }
 
 /* The commit records come before the memory for what they count: a buffer of their own. */
@@ -276,18 +311,21 @@ static sl_status load_state(sl_durable *d, uint64_t size, sl_err *err)
     unsigned copy = SL_DURABLE_COMMITS;
     if (status == SL_OK)
         status = sl_durable_find_commit(d, buf, &commit, &copy, err);
-    /* What the file's size allows bounds the memory, whatever the records say. */
-    uint64_t most = n_segments * SL_SEGMENT_TOKENS;
+    const bool has_commit = copy < SL_DURABLE_COMMITS;
+    uint8_t *scratch = NULL; /* the commit's ids stay in buf */
     if (status == SL_OK)
-        status = sl_durable_take_memory(d, most, err);
-    if (status == SL_OK && copy < SL_DURABLE_COMMITS)
+        status = sl_mem_map(d->options.budget, room, "commit record", &scratch, err);
+    if (status == SL_OK)
+        status = bound_segments(d, has_commit ? &commit : NULL, size, scratch, &n_segments, err);
+    sl_mem_unmap(d->options.budget, scratch, room);
+    if (status == SL_OK)
+        status = sl_durable_take_memory(d, n_segments * SL_SEGMENT_TOKENS, err);
+    if (status == SL_OK && has_commit)
         status = sl_durable_read_commit(d, d->commit, copy, &commit, err);
     sl_mem_unmap(d->options.budget, buf, room);
-    if (status != SL_OK)
-        return status;
-    if (copy < SL_DURABLE_COMMITS)
-        return load_records(d, &commit, size, n_segments, err);
-    status = load_records(d, NULL, size, n_segments, err);
+    if (status != SL_OK || has_commit)
+        return status == SL_OK ? load_records(d, &commit, n_segments, err) : status;
+    status = load_records(d, NULL, n_segments, err);
     if (status == SL_OK && !d->options.for_writing)
         status = sl_durable_hold_tails(d, sl_layout_segment_off(&d->layout, n_segments), err);
     /* A first commit that was cut off, or the last act of finishing. */

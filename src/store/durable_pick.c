@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "store/format_impl.h"
+
 /* ---- reading ---- */
 
 static bool read_at(const sl_durable *d, void *buf, size_t bytes, uint64_t off)
@@ -192,7 +194,7 @@ void sl_picks_make(sl_durable *d, const sl_commit *commit, uint64_t n_segments, 
         judge_more(picks, n_needed, n_segments, commit->previous);
 }
 
-/* ---- superblocks ---- */
+/* ---- superblocks, and what looks like a record ---- */
 
 static bool has_mark(const sl_durable *d, uint64_t off, const char *magic, size_t mark_off, uint64_t mark, uint8_t *buf)
 {
@@ -202,6 +204,33 @@ static bool has_mark(const sl_durable *d, uint64_t off, const char *magic, size_
     for (size_t i = 8; i-- > 0;)
         found = found << 8 | buf[mark_off + i];
     return found == mark;
+}
+
+uint64_t sl_picks_count(const sl_durable *d, const sl_commit *commit, uint64_t n, uint8_t *buf)
+{
+    enum { RECORD_MARK_OFF = 24, SEGMENT_OFF = 8 };
+    const uint64_t n_committed = commit ? (commit->n_tokens + SL_SEGMENT_TOKENS - 1) / SL_SEGMENT_TOKENS : n;
+    const uint64_t open = commit ? commit->n_tokens / SL_SEGMENT_TOKENS : n;
+    const uint64_t most = commit && commit->is_alone && n_committed < n ? n_committed : n;
+    uint64_t segment = 0;
+    for (bool is_there = true; segment < most; segment++) {
+        is_there = false;
+        for (uint64_t copy = 0; copy < 2 && !is_there; copy++) {
+            uint64_t off = sl_layout_record_off(&d->layout, segment) + copy * d->layout.record_bytes;
+            is_there = has_mark(d, off, "SLUICERC", RECORD_MARK_OFF, d->superblock.checksum, buf) &&
+                       sl_format_load(buf + SEGMENT_OFF, 8) == segment;
+        }
+        if (!is_there)
+            break;
+    }
+    /* The open segment has no record yet. */
+    return commit && segment == open && n_committed <= n && n_committed > segment ? n_committed : segment;
+}
+
+void sl_picks_end(const sl_durable *d, uint64_t n_segments, sl_pick *out, uint8_t *buf)
+{
+    *out = (sl_pick){.copy = SL_PICK_NONE};
+    read_end(d, sl_layout_segment_off(&d->layout, n_segments), out, buf);
 }
 
 bool sl_superblock_is_used(const sl_durable *d, const sl_superblock *superblock, uint8_t *buf)

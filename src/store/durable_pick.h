@@ -28,6 +28,13 @@ typedef struct sl_pick {
 void sl_picks_make(sl_durable *durable, const sl_commit *commit, uint64_t n_segments, bool has_end, sl_pick *picks,
                    uint8_t *buf);
 
+/* Segments, at most n, whose records look present, one after the other from 0 on: what a file's length says is worth no
+ * memory, what lies in it is. `commit` (NULL: a finished file): behind its tokens full segments go on, alone: none do.
+ * buf [SL_SECTOR_BYTES]. */
+uint64_t sl_picks_count(const sl_durable *durable, const sl_commit *commit, uint64_t n, uint8_t *buf);
+/* The end record of a finished file of n_segments alone; as picks[n_segments]. buf [SL_FORMAT_END_BYTES]. */
+void sl_picks_end(const sl_durable *durable, uint64_t n_segments, sl_pick *out, uint8_t *buf);
+
 /* Whether the copies are whole and differ, or one of them is not whole. */
 bool sl_pick_is_uneven(const sl_pick *pick);
 

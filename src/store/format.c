@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <inttypes.h>
+#include <math.h>
 #include <string.h>
 
 #include "store/format_impl.h"
@@ -189,8 +190,43 @@ static sl_status decode_fields(sl_span *span, sl_superblock *out, uint32_t *name
     *name_bytes = sl_span_u32(span);
     identity->attn_scale = take_float(span);
     identity->softcap = take_float(span);
-    (void)sl_span_u64(span);
     return span->failed ? SL_DAMAGED : SL_OK;
+}
+
+/* The name is shown to people, and comes from whoever made the file: no byte of it moves a terminal. */
+static void clean_name(char *name)
+{
+    for (unsigned char *at = (unsigned char *)name; *at; at++) {
+        const bool is_c1 = at[0] == 0xc2 && at[1] >= 0x80 && at[1] < 0xa0; /* in UTF-8 */
+        if (*at < ' ' || *at == 0x7f || is_c1)
+            *at = '?';
+    }
+}
+
+/* Fields that have a meaning for few values only. `reserved`: the field at 104. */
+static sl_status check_fields(const sl_identity *identity, uint64_t reserved, sl_err *err)
+{
+    enum { ROPE_KINDS = 5 }; /* as docs/context-format.md numbers them */
+    if ((identity->flags & ~(uint32_t)SL_FORMAT_FLAG_CHAT) != 0)
+        return sl_err_set(err, SL_DAMAGED, "superblock: flags are %#" PRIx32 ", expected 0 or 1", identity->flags);
+    if (identity->rope_kind >= ROPE_KINDS)
+        return sl_err_set(err, SL_DAMAGED, "superblock: rule of RoPE is %" PRIu32 ", expected 0 to %d",
+                          identity->rope_kind, (int)ROPE_KINDS - 1);
+    if (reserved != 0)
+        return sl_err_set(err, SL_DAMAGED, "superblock: the field at offset 104 is %" PRIu64 ", expected 0", reserved);
+    const struct {
+        const char *what;
+        double value;
+    } reals[] = {
+        {"RoPE base", identity->rope_base},
+        {"RoPE scale", identity->rope_scale},
+        {"attention scale", (double)identity->attn_scale},
+        {"attention softcap", (double)identity->softcap},
+    };
+    for (size_t i = 0; i < sizeof reals / sizeof reals[0]; i++)
+        if (!isfinite(reals[i].value))
+            return sl_err_set(err, SL_DAMAGED, "superblock: %s is %g", reals[i].what, reals[i].value);
+    return SL_OK;
 }
 
 static sl_status decode_layers(sl_span *span, sl_budget *budget, sl_superblock *out, sl_err *err)
@@ -205,6 +241,10 @@ static sl_status decode_layers(sl_span *span, sl_budget *budget, sl_superblock *
     }
     for (size_t i = 0; i < SL_FORMAT_ROPE_NUMBERS; i++)
         out->identity.rope_numbers[i] = take_double(span);
+    for (size_t i = 0; i < SL_FORMAT_ROPE_NUMBERS; i++)
+        if (!isfinite(out->identity.rope_numbers[i]))
+            return sl_err_set(err, SL_DAMAGED, "superblock: number %zu of the rule of RoPE is %g", i,
+                              out->identity.rope_numbers[i]);
     out->geom.layers = out->layers;
     sl_err why;
     status = sl_geom_check(&out->geom, &why);
@@ -224,9 +264,13 @@ sl_status sl_superblock_decode(const uint8_t *buf, size_t size, sl_budget *budge
         out->geom.n_layers == 0 || out->geom.n_layers > MAX_LAYERS || superblock_bytes(out->geom.n_layers) != bytes)
         return sl_err_set(err, SL_DAMAGED, "superblock: %" PRIu32 " layers, name of %" PRIu32 " bytes, length %zu",
                           out->geom.n_layers, name_bytes, bytes);
+    status = check_fields(&out->identity, sl_span_u64(&span), err);
+    if (status != SL_OK)
+        return status;
     const uint8_t *name = sl_span_take(&span, SL_FORMAT_NAME_BYTES);
     if (name)
         memcpy(out->identity.name, name, name_bytes);
+    clean_name(out->identity.name);
     return decode_layers(&span, budget, out, err);
 }
 

@@ -36,7 +36,8 @@ typedef struct sl_identity {
     double rope_numbers[SL_FORMAT_ROPE_NUMBERS];
     uint32_t n_vocab;
     float attn_scale, softcap;           /* 0: the default; none */
-    char name[SL_FORMAT_NAME_BYTES + 1]; /* the model's, for people; not part of the comparison */
+    char name[SL_FORMAT_NAME_BYTES + 1]; /* the model's, for people, without control characters when read; not part of
+                                            the comparison */
 } sl_identity;
 
 /* Names the first difference in err with both values: SL_REFUSED, "<what>: the context has A, the model B". */

@@ -19,6 +19,9 @@ sl_status sl_geom_check(const sl_geom *geom, sl_err *err)
             return sl_err_set(err, SL_USAGE,
                               "layer %" PRIu32 ": head dimension %" PRIu32 ", expected a multiple of 16 up to %d", i,
                               layer->head_dim, (int)SL_MAX_HEAD_DIM);
+        if (layer->span > UINT32_MAX)
+            return sl_err_set(err, SL_USAGE, "layer %" PRIu32 ": rows see %" PRIu64 " tokens, expected 0 to %" PRIu32,
+                              i, layer->span, UINT32_MAX);
         if (geom->type == SL_KV_TYPE_Q8_0 && layer->head_dim % 32 != 0)
             return sl_err_set(err, SL_REFUSED,
                               "layer %" PRIu32 ": head dimension %" PRIu32

@@ -142,7 +142,7 @@ def looked_at(ground):
         problems.append(f"{told}")
     if bare["text_head"] is not None or bare["text_tail"] is not None or len(bare["last_ids"]) != 6:
         problems.append(f"without a model: {bare}")
-    shape = {"kv_heads": told["kv_heads"], "head_dim": told["head_dim"]}
+    shape = {"kv_heads": told["kv_heads"], "head_dim": told["head_dim"], "span": 0}
     if told["geometry"] != [shape] * told["layers"] or told["rope_dims"] < 2 or not re.fullmatch("[0-9a-f]{16}", told["tokenizer"]):
         problems.append(f"{told}")
     seen = ground.run(ground.argv("inspect", "-m", ground.model, book)).stdout.decode()
