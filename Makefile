@@ -6,9 +6,9 @@ PREFIX ?= /usr/local
 FUZZ_SECONDS ?= 60
 MACOS_ARCH ?= arm64
 SANITIZED = unit prop fault
-# Of the context files' tests, those that start the threads of the others once more and spend their time on bytes.
+# Tests that start no thread, or those of the others once more and spend their time on bytes.
 NO_NEW_THREADS = append_crash durable_copies durable_crash durable_cut durable_end durable_fork_crash large_files \
-    repair repair_crash save
+    recent repair repair_crash save suffix
 export MODEL
 
 .DEFAULT_GOAL := all

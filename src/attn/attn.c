@@ -12,6 +12,7 @@
  * Where memory bounds the pass, an item is several heads: their tiles lie side by side, and memory is read faster in
  * long runs. */
 #include "attn/attn_impl.h"
+#include "kernel/race.h"
 
 #include <assert.h>
 #include <math.h>
@@ -124,6 +125,8 @@ static void fold_part(const sl_attn *attn, const sl_attn_item *all, const sl_kv_
             span.next = i + 1 < all->n_heads ? tiles + (i + 1) * tile_bytes : after;
             sl_tile_args args = sl_attn_args_of(attn, &span, 0, span.n);
             args.tile = tiles + i * tile_bytes;
+            for (uint32_t g = 0; g < part->n_groups; g++)
+                sl_race_read(args.tile + g * group_bytes, tile_bytes);
             kernels->attn_tiles_q8(&args, part->n_groups, group_bytes, kernels->attn_tile_q8);
         }
         return;

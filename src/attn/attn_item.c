@@ -1,5 +1,6 @@
 /* Memory of attention, and work items: which blocks of which heads and segments one thread computes at a time. */
 #include "attn/attn_impl.h"
+#include "kernel/race.h"
 
 enum {
     TOO_LITTLE = 8 /* tiles x blocks that one thread computes sooner than two could */
@@ -155,6 +156,7 @@ void sl_attn_fold_tile(const sl_attn *attn, const sl_attn_item *span, size_t fir
     sl_tile_args args = sl_attn_args_of(attn, span, first, n);
     args.tile = tile;
     args.masks = masks ? masks + first * SL_LANES : NULL;
+    sl_race_tile(&args, attn->options.geom.type);
     sl_kernels_attn_tile(attn->options.kernels, attn->options.geom.type)(&args);
 }
 
