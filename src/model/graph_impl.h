@@ -52,8 +52,9 @@ struct sl_graph {
     size_t n_rows, first, n; /* of the last pass; the chunk */
     bool is_tree;
     sl_tree tree;
-    float *logits;           /* [n][n_vocab], being made */
-    bool broke_down;         /* as sl_graph_broke_down */
+    float *logits;   /* [n][n_vocab], being made */
+    bool broke_down; /* as sl_graph_broke_down */
+    size_t bad_row;  /* then */
 };
 
 /* Row `index` of the pass. */
