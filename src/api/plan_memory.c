@@ -259,7 +259,7 @@ static double weight_reading(sl_engine *engine, const sl_context_options *option
     sl_weights_choose(engine->weights, less(room, sl_session_bytes(session)), &share);
     const double rows = (double)session->window_rows, n = (double)options->prompt_tokens;
     const double passes = (double)(uint64_t)((n + rows - 1.0) / rows) + (double)options->predict_tokens;
-    return passes * (double)share.pass_bytes;
+    return passes * (double)share.pass_bytes + (double)(options->predict_tokens + 1) * (double)share.logit_bytes;
 }
 
 /* The window with which the fewest bytes of weights are read: a larger one is read for less often, and leaves room for

@@ -8,9 +8,9 @@
 #include "platform/queue.h"
 
 enum {
-    DEPTH = 128,
-    LEAST_READ_BYTES = 1 << 20,
-    READS_OF_MEMORY = 96 /* a memory full of ranges is at most so many reads, and some for their ends: all in flight */
+    DEPTH = 24,
+    LEAST_READ_BYTES = 256 << 10,
+    READS_OF_MEMORY = 16 /* a memory full of ranges is at most so many reads, and some for their ends: all in flight */
 };
 
 typedef struct model_file {

@@ -5,7 +5,7 @@
 #include "model/tensors.h"
 
 enum {
-    SLICE_BYTES = 4 << 20, /* of an output projection read in pieces, where no layer reads more */
+    SLICE_BYTES = 2 << 20, /* of an output projection read in pieces, where no layer reads more */
     LANES_BYTES = 1 << 20, /* for embeddings read side by side */
     MOST_LANES = 32
 };
