@@ -123,6 +123,8 @@ static void print_sizes(const plan_state *s)
     print_size("cache held while reading", p->resident_bytes);
     print_size("cache held while answering", p->decode_resident_bytes);
     print_size("least budget that could work", p->needed_bytes);
+    if (p->weight_buffer_bytes > 0)
+        print_size("least that holds all weights", p->whole_bytes);
     printf("disk     %s\n", kv_dir(s));
     print_size("needed", p->disk_bytes);
     if (p->disk_free_bytes == UINT64_MAX)
@@ -173,8 +175,8 @@ static void print_times(const plan_state *s)
         printf("    %s of the cache, again\n", sl_text_format_size(e->read_bytes_prefill, text));
     }
     if (e->weight_bytes_prefill > 0)
-        printf("    %s of the model file, in windows of %zu tokens\n", sl_text_format_size(e->weight_bytes_prefill, text),
-               s->plan.window_tokens);
+        printf("    %s of the model file, in windows of %zu tokens\n",
+               sl_text_format_size(e->weight_bytes_prefill, text), s->plan.window_tokens);
     if (e->written_bytes > 0)
         print_time("disk, writing the cache", e->prefill_write_s);
     print_time("first token after", e->first_token_s);
@@ -212,7 +214,8 @@ static sl_status print_json(const plan_state *s, const sl_err *problem, sl_err *
         {"program_bytes", p->program_bytes}, {"weight_bytes", p->weight_bytes}, {"table_bytes", p->table_bytes},
         {"ring_bytes", p->ring_bytes}, {"window_tokens", p->window_tokens}, {"window_bytes", p->window_bytes},
         {"resident_bytes", p->resident_bytes}, {"decode_resident_bytes", p->decode_resident_bytes},
-        {"needed_bytes", p->needed_bytes}, {"disk_bytes", p->disk_bytes}, {"disk_free_bytes", p->disk_free_bytes},
+        {"needed_bytes", p->needed_bytes}, {"whole_bytes", p->whole_bytes},
+        {"disk_bytes", p->disk_bytes}, {"disk_free_bytes", p->disk_free_bytes},
         {"file_bytes", s->file.file_bytes}, {"file_written_bytes", s->file.written_bytes},
     };
     sl_json j;

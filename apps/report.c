@@ -17,12 +17,13 @@ static void print_plan(const sl_context *context)
             sl_text_format_size(plan->kv_bytes, text[0]), (unsigned long long)plan->kv_token_bytes,
             sl_text_format_size(plan->disk_bytes, text[1]));
     if (plan->weight_buffer_bytes > 0)
-        fprintf(stderr, "sluice: plan: of %s of weights, %s stay in memory, buffers take %s: a pass reads up to %s of the model "
-                        "file, and %s a row\n",
+        fprintf(stderr, "sluice: plan: of %s of weights, %s stay in memory, buffers take %s: a pass reads up to %s "
+                        "of the model file, and %s a row; all stay from %lluM on\n",
                 sl_text_format_size(plan->file_weight_bytes, text[0]), sl_text_format_size(plan->weight_bytes, text[1]),
                 sl_text_format_size(plan->weight_buffer_bytes, text[2]),
                 sl_text_format_size(plan->weight_pass_bytes + plan->weight_logit_bytes, text[3]),
-                sl_text_format_size(plan->weight_row_bytes, text[4]));
+                sl_text_format_size(plan->weight_row_bytes, text[4]),
+                (unsigned long long)((plan->whole_bytes + (1 << 20) - 1) >> 20));
     if (plan->max_drafts == 0)
         return;
     fprintf(stderr, "sluice: plan: up to %zu drafts a burst, by%s%s", plan->max_drafts,
@@ -83,8 +84,8 @@ sl_status cli_make_context(const cli *c, sl_engine *engine, const sl_context_opt
 
 static uint64_t planned_bytes(const sl_plan *p)
 {
-    return p->program_bytes + p->weight_bytes + p->weight_buffer_bytes + p->draft_bytes + p->table_bytes + p->ring_bytes + p->window_bytes +
-           p->resident_bytes;
+    return p->program_bytes + p->weight_bytes + p->weight_buffer_bytes + p->draft_bytes + p->table_bytes +
+           p->ring_bytes + p->window_bytes + p->resident_bytes;
 }
 
 static void print_pair(const char *what, const char *estimated, const char *measured)

@@ -204,7 +204,8 @@ typedef struct sl_context_options {
 typedef struct sl_plan {
     uint64_t ram_bytes, program_bytes, weight_bytes, table_bytes, ring_bytes, window_bytes, resident_bytes;
     uint64_t decode_resident_bytes; /* with what the window leaves when the answer begins */
-    uint64_t needed_bytes; /* the least that could work */
+    uint64_t needed_bytes; /* the least that could work, */
+    uint64_t whole_bytes;  /* and that could with all weights in memory */
     uint64_t kv_bytes, kv_token_bytes, disk_bytes;
     /* Of the cache, what a pass at the context's end reads, from memory or flash: where layers slide less than all of
      * it. What the rows of the answer see of it between them: memory holds that before anything else. */
@@ -217,10 +218,10 @@ typedef struct sl_plan {
     size_t hot_tokens;    /* 0: without SL_DRAFT_WITH_SELF */
     const char *no_self;  /* why a choice left to us leaves it out; NULL: it does not. Lives as long as the program */
     uint64_t draft_bytes; /* of the draft model: weights, cache, working memory; other drafters are in window_bytes */
-    /* Where the budget cannot hold the weights: weight_bytes are of those that stay in memory, file_weight_bytes of all.
-     * The others are read from the model file, at most so many bytes for each pass, for the logits of each eight rows
-     * of it (a window of a prompt: of the last one alone), and for each row; one layer more may be read ahead at the
-     * end. All 0: they all stay. weight_room_bytes: what the weights may take. */
+    /* Where the budget cannot hold the weights: weight_bytes are of those that stay in memory, file_weight_bytes of
+     * all. The others are read from the model file, at most so many bytes for each pass, for the logits of each eight
+     * rows of it (of a prompt: of its last one), and for each row; one layer more may be read ahead at the end. All 0:
+     * they all stay. weight_room_bytes: what the weights may take. */
     uint64_t file_weight_bytes, weight_buffer_bytes, weight_room_bytes;
     uint64_t weight_pass_bytes, weight_logit_bytes, weight_row_bytes;
 } sl_plan;

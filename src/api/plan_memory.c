@@ -1,5 +1,5 @@
-/* What the budget is spent on: weights and tables (already taken), ring, window up to one segment, resident parts. Where
- * it cannot hold the weights: tables, ring, window and as many weights as go with the fewest bytes read. */
+/* What the budget is spent on: weights and tables (already taken), ring, window up to one segment, resident parts.
+ * Where it cannot hold the weights: tables, ring, window and as many weights as go with the fewest bytes read. */
 #include "api/plan_impl.h"
 
 #include <inttypes.h>
@@ -85,8 +85,8 @@ static sl_status refuse(const sl_plan *plan, sl_err *err)
     if (plan->draft_bytes > 0)
         snprintf(draft, sizeof draft, ", draft model %.1f", mib(plan->draft_bytes));
     return sl_err_set(err, SL_REFUSED,
-                      "memory budget of %.1f MiB is too small, %" PRIu64 "M would do: program %.1f MiB, weights %s%.1f, "
-                      "tables %.1f, ring %.1f, smallest window and burst %.1f%s",
+                      "memory budget of %.1f MiB is too small, %" PRIu64 "M would do: program %.1f MiB, weights %s%.1f"
+                      ", tables %.1f, ring %.1f, smallest window and burst %.1f%s",
                       mib(plan->ram_bytes), (plan->needed_bytes + NOISE_BYTES + MIB - 1) / MIB,
                       mib(plan->program_bytes), plan->weight_buffer_bytes > 0 ? "(the others read for each pass) " : "",
                       mib(plan->weight_bytes + plan->weight_buffer_bytes), mib(plan->table_bytes),
@@ -240,9 +240,11 @@ static void fit(sl_engine *engine, const sl_context_options *options, sl_session
 {
     const sl_session_options wanted = *session;
     fit_drafts(engine, options, session, true, plan);
+    const uint64_t whole_bytes = plan->whole_bytes = plan->needed_bytes + NOISE_BYTES;
     if (plan->needed_bytes > plan->ram_bytes) {
         *session = wanted;
         fit_drafts(engine, options, session, false, plan);
+        plan->whole_bytes = whole_bytes;
         return;
     }
     sl_plan least = *plan;

@@ -216,7 +216,7 @@ void sl_gguf_reader_stop(sl_gguf_reader *reader)
     memset(reader->slots, 0, sizeof reader->slots);
 }
 
-/* ----------------------------------------------------------------------------------------------------------- reading */
+/* --------------------------------------------------------------------------------------------------------- reading */
 
 /* What of the range lies in the file's last, unfinished sector. */
 static void copy_tail(const model_file *file, const sl_gguf_range *range, uint8_t *buf)

@@ -2,8 +2,8 @@
  * file (platform/queue.h).
  *
  * Owns: the open files, their last, unfinished sectors in memory, queues. Refuses: nothing; what the file does not give
- * is an error of the range. Where a file system has no direct I/O, what was read leaves the page cache when it is waited
- * for. Thread rule: one thread at a time. */
+ * is an error of the range. Where a file system has no direct I/O, what was read leaves the page cache when it is
+ * waited for. Thread rule: one thread at a time. */
 #ifndef SL_GGUF_READER_H
 #define SL_GGUF_READER_H
 

@@ -176,7 +176,8 @@ void sl_weights_choose(sl_weights *weights, uint64_t room_bytes, sl_weight_share
     set_all(weights, true);
     count(weights, out);
     weights->matrix_bytes = out->resident_bytes;
-    if (out->memory_bytes <= room_bytes)
+    const uint64_t all_bytes = out->memory_bytes;
+    if (all_bytes <= room_bytes)
         return;
     set_all(weights, false);
     keep_if_fits(weights, weights->output, room_bytes, out);
@@ -185,5 +186,9 @@ void sl_weights_choose(sl_weights *weights, uint64_t room_bytes, sl_weight_share
     sl_matrix *embedding = sl_weights_model_matrix(weights, 1);
     if (embedding)
         keep_if_fits(weights, embedding, room_bytes, out);
+    count(weights, out);
+    if (out->memory_bytes < all_bytes)
+        return;
+    set_all(weights, true); /* of a small model, whose buffers would take more */
     count(weights, out);
 }

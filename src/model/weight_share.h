@@ -24,7 +24,8 @@ typedef struct sl_weight_share {
     size_t slice_panels;            /* of the output projection, read at a time; 0: it stays */
 } sl_weight_share;
 
-/* The most that fits `room_bytes`, or the least there is where that is more. */
+/* The most that fits `room_bytes`, or the least there is where that is more: of a model that is smaller than buffers
+ * would be, all. */
 void sl_weights_choose(sl_weights *weights, uint64_t room_bytes, sl_weight_share *out);
 
 /* The matrices that need not stay, of a layer: NULL behind the last. */

@@ -1,145 +1,8 @@
 #include "model/weight_stream.h"
 
-#include <assert.h>
-#include <inttypes.h>
-#include <stdatomic.h>
-#include <stddef.h>
-#include <string.h>
+#include "model/weight_stream_impl.h"
 
-#include "base/hash.h"
-#include "gguf/gguf_reader.h"
-#include "model/tensors.h"
-
-enum { MOST_PIECES = 8, MOST_LANES = 32, NO_UNIT = -1, ITEM_BYTES = 64 << 10 };
-
-/* A matrix, or some rows of the output projection, in the buffers. */
-typedef struct held_piece {
-    sl_matrix *matrix;
-    size_t first, n;            /* panels */
-    size_t raw_off, packed_off; /* in the buffers */
-    size_t slot;                /* once it was asked for */
-} held_piece;
-
-/* What is read and held together: a layer's matrices that do not stay, or a slice of the output projection. */
-typedef struct held_unit {
-    int64_t id; /* layers, then slices; NO_UNIT */
-    size_t n, n_asked, n_taken;
-    held_piece pieces[MOST_PIECES];
-} held_unit;
-
-struct sl_weight_stream {
-    sl_gguf_reader *reader;
-    const sl_log *log;
-    bool is_set; /* all is as `share` says */
-    sl_weight_share share;
-    size_t map_bytes;
-    uint8_t *raw, *packed, *lanes; /* lanes: behind raw, in its mapping */
-    held_unit now;                      /* being packed, or held */
-    held_unit coming;
-};
-
-/* ----------------------------------------------------------------------------------------------------- what is wrong */
-
-static bool name_in(const sl_tensor_wants *wants, const void *owner, const sl_matrix *matrix, char name[64])
-{
-    for (size_t i = 0; i < wants->n; i++) {
-        if ((const char *)owner + wants->items[i].off != (const char *)matrix)
-            continue;
-        memcpy(name, wants->items[i].name, 64);
-        return true;
-    }
-    return false;
-}
-
-static void find_name(const sl_weights *weights, const sl_matrix *matrix, char name[64])
-{
-    sl_tensor_wants wants;
-    sl_tensor_wants_of_model(&weights->hp, &wants);
-    bool is_found = name_in(&wants, weights, matrix, name);
-    for (uint32_t i = 0; !is_found && i < weights->hp.n_layers; i++) {
-        sl_tensor_wants_of_layer(&weights->hp, i, &wants);
-        is_found = name_in(&wants, &weights->layers[i], matrix, name);
-    }
-}
-
-static sl_status say_unread(const sl_weights *weights, const sl_matrix *matrix, const sl_err *cause, sl_err *err)
-{
-    char name[64] = "";
-    find_name(weights, matrix, name);
-    return sl_err_set(err, SL_FAILED, "tensor %s cannot be read again: %s", name, cause->text);
-}
-
-static sl_status say_changed(const sl_weights *weights, const sl_matrix *matrix, size_t panel, sl_err *err)
-{
-    char name[64] = "";
-    find_name(weights, matrix, name);
-    return sl_err_set(err, SL_DAMAGED,
-                      "%s: tensor %s is not what it was when the model was loaded: rows from %zu on, at offset %" PRIu64
-                      " (was the file changed?)",
-                      sl_gguf_reader_path(weights->stream->reader, matrix->part), name,
-                      sl_matrix_panel_row(matrix, panel), sl_matrix_range(matrix, panel, 1).off);
-}
-
-/* ----------------------------------------------------------------------------------------------- checking and packing */
-
-typedef struct packing {
-    const sl_matrix *matrix;
-    const uint8_t *raw; /* of the first panel */
-    uint8_t *packed;
-    size_t first, n, per_item; /* panels */
-    atomic_size_t bad; /* the first panel whose bytes are other ones; SIZE_MAX: none */
-} packing;
-
-static void note_bad(packing *work, size_t panel)
-{
-    size_t seen = atomic_load(&work->bad);
-    while (panel < seen && !atomic_compare_exchange_weak(&work->bad, &seen, panel))
-        continue;
-}
-
-static void pack_item(void *arg, size_t item, size_t worker)
-{
-    (void)worker;
-    packing *work = arg;
-    const sl_matrix *m = work->matrix;
-    const uint64_t origin = sl_matrix_range(m, work->first, 1).off;
-    const size_t row = sl_wtype_row_bytes(m->type, m->n_in), end = (item + 1) * work->per_item;
-    for (size_t i = item * work->per_item; i < end && i < work->n; i++) {
-        const size_t panel = work->first + i;
-        const sl_gguf_range range = sl_matrix_range(m, panel, 1);
-        const size_t off = (size_t)(range.off - origin);
-        if (sl_hash(work->raw + off, range.bytes) != m->sums[panel]) {
-            note_bad(work, panel);
-            return;
-        }
-        sl_weight_pack_panel(m->type, work->packed + off, work->raw + off, range.bytes / row, m->n_in);
-    }
-}
-
-/* Panels [first, + n) of a matrix from raw to packed. pool: NULL: alone. */
-static sl_status pack(const sl_weights *weights, const held_piece *piece, const uint8_t *raw, uint8_t *packed,
-                      sl_pool *pool, sl_err *err)
-{
-    const sl_matrix *matrix = piece->matrix;
-    packing work = {
-        .matrix = matrix,
-        .raw = raw,
-        .packed = packed,
-        .first = piece->first,
-        .n = piece->n,
-        .per_item = ITEM_BYTES / (SL_PANEL * sl_wtype_row_bytes(matrix->type, matrix->n_in)) + 1,
-    };
-    atomic_init(&work.bad, SIZE_MAX);
-    const size_t n_items = (piece->n + work.per_item - 1) / work.per_item;
-    if (pool)
-        sl_pool_run(pool, n_items, pack_item, &work);
-    for (size_t i = 0; !pool && i < n_items; i++)
-        pack_item(&work, i, 0);
-    const size_t bad = atomic_load(&work.bad);
-    return bad == SIZE_MAX ? SL_OK : say_changed(weights, matrix, bad, err);
-}
-
-/* ------------------------------------------------------------------------------------------------- what stays, and not */
+/* --------------------------------------------------------------------------------------------- what stays, and not */
 
 sl_status sl_weight_stream_create(sl_weights *weights, const sl_gguf *gguf, const sl_weights_options *options,
                                   sl_err *err)
@@ -149,14 +12,14 @@ sl_status sl_weight_stream_create(sl_weights *weights, const sl_gguf *gguf, cons
     if (status != SL_OK)
         return status;
     weights->stream->log = options->log;
-    weights->stream->now.id = weights->stream->coming.id = NO_UNIT;
+    weights->stream->now.id = weights->stream->coming.id = SL_NO_UNIT;
     return sl_gguf_reader_open(gguf, options->vfs, weights->budget, &weights->stream->reader, err);
 }
 
 /* What is held, and what is on its way, is no more. */
 static void let_go(sl_weight_stream *stream)
 {
-    held_unit *units[] = {&stream->now, &stream->coming};
+    sl_held_unit *units[] = {&stream->now, &stream->coming};
     for (size_t u = 0; u < 2; u++) {
         for (size_t i = 0; i < units[u]->n_taken; i++)
             if (!units[u]->pieces[i].matrix->is_own)
@@ -166,7 +29,7 @@ static void let_go(sl_weight_stream *stream)
             const sl_status ended = sl_gguf_reader_wait(stream->reader, units[u]->pieces[i].slot, &at, NULL);
             (void)ended; /* nobody wants it any more */
         }
-        units[u]->id = NO_UNIT;
+        units[u]->id = SL_NO_UNIT;
         units[u]->n = units[u]->n_asked = units[u]->n_taken = 0;
     }
 }
@@ -204,15 +67,15 @@ static sl_status bring_back(sl_weights *weights, sl_matrix *matrix, uint8_t *buf
     uint8_t *packed = NULL;
     sl_status status = sl_mem_map(weights->budget, matrix->bytes, "weights", &packed, err);
     for (size_t first = 0; status == SL_OK && first < n_panels; first += at_once) {
-        const held_piece piece = {matrix, first, n_panels - first < at_once ? n_panels - first : at_once, 0, 0, 0};
+        const sl_held_piece piece = {matrix, first, n_panels - first < at_once ? n_panels - first : at_once, 0, 0, 0};
         const sl_gguf_range range = sl_matrix_range(matrix, first, piece.n);
         const uint8_t *raw;
         sl_err cause = {SL_OK, ""};
         status = sl_gguf_reader_read(weights->stream->reader, &range, buffer, &raw, &cause);
         if (status != SL_OK)
-            status = say_unread(weights, matrix, &cause, err);
+            status = sl_weight_say_unread(weights, matrix, &cause, err);
         else
-            status = pack(weights, &piece, raw, packed + (range.off - matrix->file_off), NULL, err);
+            status = sl_weight_pack(weights, &piece, raw, packed + (range.off - matrix->file_off), NULL, err);
     }
     if (status != SL_OK) {
         sl_mem_unmap(weights->budget, packed, matrix->bytes);
@@ -335,7 +198,7 @@ void sl_weight_stream_destroy(sl_weights *weights)
     weights->stream = NULL;
 }
 
-/* ------------------------------------------------------------------------------------------------ what comes, and when */
+/* -------------------------------------------------------------------------------------------- what comes, and when */
 
 static size_t n_slices(const sl_weights *weights)
 {
@@ -343,11 +206,11 @@ static size_t n_slices(const sl_weights *weights)
     return at_once > 0 ? (sl_matrix_n_panels(weights->output) + at_once - 1) / at_once : 0;
 }
 
-static void add_piece(held_unit *unit, sl_matrix *matrix, size_t first, size_t n)
+static void add_piece(sl_held_unit *unit, sl_matrix *matrix, size_t first, size_t n)
 {
-    const held_piece *before = unit->n > 0 ? &unit->pieces[unit->n - 1] : NULL;
-    held_piece *piece = &unit->pieces[unit->n++];
-    *piece = (held_piece){.matrix = matrix, .first = first, .n = n};
+    const sl_held_piece *before = unit->n > 0 ? &unit->pieces[unit->n - 1] : NULL;
+    sl_held_piece *piece = &unit->pieces[unit->n++];
+    *piece = (sl_held_piece){.matrix = matrix, .first = first, .n = n};
     if (!before)
         return;
     const sl_gguf_range range = sl_matrix_range(before->matrix, before->first, before->n);
@@ -356,10 +219,10 @@ static void add_piece(held_unit *unit, sl_matrix *matrix, size_t first, size_t n
 }
 
 /* n = 0: all of it is in memory. */
-static void make_unit(const sl_weights *weights, int64_t id, held_unit *out)
+static void make_unit(const sl_weights *weights, int64_t id, sl_held_unit *out)
 {
     const size_t at_once = weights->stream->share.slice_panels;
-    *out = (held_unit){.id = id};
+    *out = (sl_held_unit){.id = id};
     if (id >= (int64_t)weights->hp.n_layers) {
         const size_t first = (size_t)(id - (int64_t)weights->hp.n_layers) * at_once;
         const size_t left = sl_matrix_n_panels(weights->output) - first;
@@ -372,22 +235,22 @@ static void make_unit(const sl_weights *weights, int64_t id, held_unit *out)
             add_piece(out, matrix, 0, sl_matrix_n_panels(matrix));
 }
 
-/* The first layer from `layer` on that reads; NO_UNIT: none does. */
-static void find_layer(const sl_weights *weights, uint32_t layer, held_unit *out)
+/* The first layer from `layer` on that reads; SL_NO_UNIT: none does. */
+static void find_layer(const sl_weights *weights, uint32_t layer, sl_held_unit *out)
 {
     for (; layer < weights->hp.n_layers; layer++) {
         make_unit(weights, layer, out);
         if (out->n > 0)
             return;
     }
-    *out = (held_unit){.id = NO_UNIT};
+    *out = (sl_held_unit){.id = SL_NO_UNIT};
 }
 
 /* What comes behind unit `id`, as far as that is known. */
-static void make_next(const sl_weights *weights, int64_t id, sl_weights_ahead ahead, held_unit *out)
+static void make_next(const sl_weights *weights, int64_t id, sl_weights_ahead ahead, sl_held_unit *out)
 {
     const int64_t n_layers = weights->hp.n_layers, n = (int64_t)n_slices(weights);
-    *out = (held_unit){.id = NO_UNIT};
+    *out = (sl_held_unit){.id = SL_NO_UNIT};
     if (id < n_layers)
         find_layer(weights, (uint32_t)id + 1, out);
     else if (id + 1 < n_layers + n)
@@ -397,14 +260,14 @@ static void make_next(const sl_weights *weights, int64_t id, sl_weights_ahead ah
     else if (out->n == 0 && ahead.has_pass)
         find_layer(weights, 0, out);
     if (out->id == id)
-        *out = (held_unit){.id = NO_UNIT}; /* it is there */
+        *out = (sl_held_unit){.id = SL_NO_UNIT}; /* it is there */
 }
 
 /* Pieces of the unit that fit into the raw buffer before `free_end` are asked for, in their order. */
-static void ask(sl_weight_stream *stream, held_unit *unit, size_t free_end)
+static void ask(sl_weight_stream *stream, sl_held_unit *unit, size_t free_end)
 {
     for (; unit->n_asked < unit->n; unit->n_asked++) {
-        held_piece *piece = &unit->pieces[unit->n_asked];
+        sl_held_piece *piece = &unit->pieces[unit->n_asked];
         const sl_gguf_range range = sl_matrix_range(piece->matrix, piece->first, piece->n);
         if (piece->raw_off + sl_gguf_range_room(&range) > free_end)
             return;
@@ -416,12 +279,12 @@ static void ask(sl_weight_stream *stream, held_unit *unit, size_t free_end)
 static sl_status take_piece(const sl_weights *weights, sl_pool *pool, sl_err *err)
 {
     sl_weight_stream *stream = weights->stream;
-    held_piece *piece = &stream->now.pieces[stream->now.n_taken++];
+    sl_held_piece *piece = &stream->now.pieces[stream->now.n_taken++];
     sl_err cause = {SL_OK, ""};
     const uint8_t *raw;
     if (sl_gguf_reader_wait(stream->reader, piece->slot, &raw, &cause) != SL_OK)
-        return say_unread(weights, piece->matrix, &cause, err);
-    sl_status status = pack(weights, piece, raw, stream->packed + piece->packed_off, pool, err);
+        return sl_weight_say_unread(weights, piece->matrix, &cause, err);
+    sl_status status = sl_weight_pack(weights, piece, raw, stream->packed + piece->packed_off, pool, err);
     if (status == SL_OK && stream->now.id < (int64_t)weights->hp.n_layers)
         piece->matrix->packed = stream->packed + piece->packed_off;
     return status;
@@ -433,7 +296,7 @@ static sl_status hold(const sl_weights *weights, int64_t id, sl_weights_ahead ah
     sl_weight_stream *stream = weights->stream;
     if (stream->now.id == id)
         return SL_OK;
-    held_unit wanted;
+    sl_held_unit wanted;
     make_unit(weights, id, &wanted);
     if (wanted.n == 0)
         return SL_OK;
@@ -441,7 +304,7 @@ static sl_status hold(const sl_weights *weights, int64_t id, sl_weights_ahead ah
         wanted = stream->coming;
     else if (stream->coming.n_asked > 0)
         let_go(stream); /* it came otherwise than expected */
-    stream->coming = (held_unit){.id = NO_UNIT};
+    stream->coming = (sl_held_unit){.id = SL_NO_UNIT};
     let_go(stream);
     stream->now = wanted;
     ask(stream, &stream->now, stream->share.raw_bytes);
@@ -449,7 +312,7 @@ static sl_status hold(const sl_weights *weights, int64_t id, sl_weights_ahead ah
     sl_status status = SL_OK;
     while (status == SL_OK && stream->now.n_taken < stream->now.n) {
         status = take_piece(weights, pool, err);
-        const held_unit *now = &stream->now;
+        const sl_held_unit *now = &stream->now;
         const bool is_last = now->n_taken == now->n;
         if (status == SL_OK)
             ask(stream, &stream->coming, is_last ? stream->share.raw_bytes : now->pieces[now->n_taken].raw_off);
@@ -476,7 +339,7 @@ sl_status sl_weights_hold_slice(const sl_weights *weights, size_t slice, sl_weig
     sl_status status = hold(weights, (int64_t)(weights->hp.n_layers + slice), ahead, pool, err);
     if (status != SL_OK)
         return status;
-    const held_piece *piece = &stream->now.pieces[0];
+    const sl_held_piece *piece = &stream->now.pieces[0];
     const sl_gguf_range range = sl_matrix_range(piece->matrix, piece->first, piece->n);
     *out = *piece->matrix;
     *first = sl_matrix_panel_row(piece->matrix, piece->first);
@@ -484,75 +347,6 @@ sl_status sl_weights_hold_slice(const sl_weights *weights, size_t slice, sl_weig
     out->bytes = range.bytes;
     out->n_out = range.bytes / sl_wtype_row_bytes(out->type, out->n_in);
     return SL_OK;
-}
-
-/* --------------------------------------------------------------------------------------------------------- embeddings */
-
-typedef struct row_lane {
-    const uint8_t *panel; /* as in the file */
-    size_t row;           /* of the matrix */
-    float *out;
-    bool is_bad;
-} row_lane;
-
-typedef struct row_lanes {
-    const sl_weights *weights;
-    uint8_t *packed; /* [n] rows */
-    row_lane lanes[MOST_LANES];
-} row_lanes;
-
-/* One row: packed alone, it is the row that it would be in its panel. */
-static void embed_lane(void *arg, size_t i, size_t worker)
-{
-    (void)worker;
-    row_lanes *l = arg;
-    row_lane *lane = &l->lanes[i];
-    const sl_matrix *m = &l->weights->embedding;
-    const size_t row = sl_wtype_row_bytes(m->type, m->n_in), panel = lane->row / SL_PANEL;
-    lane->is_bad = sl_hash(lane->panel, sl_matrix_range(m, panel, 1).bytes) != m->sums[panel];
-    if (lane->is_bad)
-        return;
-    uint8_t *packed = l->packed + i * l->weights->stream->share.lane_bytes;
-    sl_weight_pack_panel(m->type, packed, lane->panel + lane->row % SL_PANEL * row, 1, m->n_in);
-    sl_weight_row(m->type, packed, 1, m->n_in, 0, lane->out);
-}
-
-static sl_status embed_some(row_lanes *l, const int32_t *ids, size_t n, float *out, sl_pool *pool, sl_err *err)
-{
-    const sl_weight_stream *stream = l->weights->stream;
-    const sl_matrix *m = &l->weights->embedding;
-    size_t slots[MOST_LANES];
-    sl_status status = SL_OK;
-    sl_err cause = {SL_OK, ""};
-    for (size_t i = 0; i < n; i++) {
-        const sl_gguf_range range = sl_matrix_range(m, (size_t)ids[i] / SL_PANEL, 1);
-        slots[i] = sl_gguf_reader_add(stream->reader, &range, stream->lanes + i * stream->share.lane_bytes);
-        l->lanes[i] = (row_lane){.row = (size_t)ids[i], .out = out + i * m->n_in};
-    }
-    for (size_t i = 0; i < n; i++) {
-        sl_status ended = sl_gguf_reader_wait(stream->reader, slots[i], &l->lanes[i].panel, &cause);
-        if (ended != SL_OK && status == SL_OK)
-            status = say_unread(l->weights, m, &cause, err);
-    }
-    if (status != SL_OK)
-        return status;
-    sl_pool_run(pool, n, embed_lane, l);
-    for (size_t i = 0; i < n; i++)
-        if (l->lanes[i].is_bad)
-            return say_changed(l->weights, m, l->lanes[i].row / SL_PANEL, err);
-    return SL_OK;
-}
-
-sl_status sl_weights_embed(const sl_weights *weights, const int32_t *ids, size_t n, float *out, sl_pool *pool,
-                           sl_err *err)
-{
-    const sl_weight_share *share = &weights->stream->share;
-    row_lanes l = {.weights = weights, .packed = weights->stream->lanes + share->row_bytes};
-    sl_status status = SL_OK;
-    for (size_t i = 0; status == SL_OK && i < n; i += share->n_lanes)
-        status = embed_some(&l, ids + i, n - i < share->n_lanes ? n - i : share->n_lanes, out + i * weights->hp.n_embd,
-                            pool, err);
-    return status;
 }
 
 void sl_weights_get_stats(const sl_weights *weights, sl_weights_stats *out)

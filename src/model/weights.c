@@ -61,8 +61,8 @@ static sl_status load_matrix(loader *l, const sl_gguf_tensor *tensor, const sl_t
 {
     sl_status status = SL_OK;
     if (l->takes_sums)
-        status = sl_mem_new(l->weights->budget, sl_matrix_n_panels(matrix), sizeof *matrix->sums, "checksums of weights",
-                            &matrix->sums, err);
+        status = sl_mem_new(l->weights->budget, sl_matrix_n_panels(matrix), sizeof *matrix->sums,
+                            "checksums of weights", &matrix->sums, err);
     if (status == SL_OK && matrix->stays)
         status = sl_mem_map(l->weights->budget, matrix->bytes, want->name, &matrix->packed, err);
     matrix->is_own = matrix->packed != NULL;

@@ -61,7 +61,7 @@ static tiny_model model_of(size_t i)
     return model;
 }
 
-/* ------------------------------------------------------------------------------------------------ models and their files */
+/* ------------------------------------------------------------------------------------------- models and their files */
 
 typedef struct rig {
     tiny_run run;
@@ -79,8 +79,8 @@ static void write_files(rig *r, const tiny_model *model, bool is_split)
     tiny_model_build(model, &build);
     r->n_paths = is_split ? 2 : 1;
     for (size_t i = 0; i < r->n_paths; i++)
-        snprintf(r->paths[i], sizeof r->paths[i], is_split ? "%s/sluice-ws-%ld-%05zu-of-00002.gguf" : "%s/sluice-ws-%ld-%zu.gguf",
-                 dir ? dir : "/var/tmp", (long)getpid(), i + 1);
+        snprintf(r->paths[i], sizeof r->paths[i], "%s/sluice-ws-%ld-%05zu-of-%05zu.gguf", dir ? dir : "/var/tmp",
+                 (long)getpid(), i + 1, r->n_paths);
     if (is_split) {
         gguf_build first = build, second;
         gguf_build_init(&second);
