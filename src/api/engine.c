@@ -145,7 +145,7 @@ static void count_work(sl_engine *engine, const sl_gguf *gguf)
         work->experts_of_row = (double)engine->hp.n_used / (double)engine->hp.n_experts;
 }
 
-static sl_status refuse_weights(sl_engine *engine, const sl_weight_share *least, sl_err *err)
+static sl_status refuse_weights(sl_engine *engine, uint64_t least_bytes, sl_err *err)
 {
     uint64_t sufficient = 0;
     sl_status status = sl_plan_sufficient(engine, &sufficient, err);
@@ -155,7 +155,7 @@ static sl_status refuse_weights(sl_engine *engine, const sl_weight_share *least,
                       "memory budget of %.1f MiB is too small: weights at least %.1f MiB of %.1f, the others read from "
                       "flash for each pass; program %.1f, tokenizer %.1f make %.1f, and the context comes on top; %"
                       PRIu64 "M would do for up to %" PRIu32 " tokens",
-                      mib(engine->ram_bytes), mib(least->memory_bytes), mib(engine->work.weight_bytes),
+                      mib(engine->ram_bytes), mib(least_bytes), mib(engine->work.weight_bytes),
                       mib(engine->program_bytes), mib(engine->budget.used_bytes), mib(engine->load_bytes),
                       whole_mib(sufficient), engine->hp.n_ctx_train);
 }
@@ -166,19 +166,20 @@ static sl_status find_room(sl_engine *engine, uint64_t *room, sl_err *err)
 {
     const uint64_t for_small = UINT64_C(4) << 20, buffer = sl_weights_buffer_bytes(&engine->hp);
     const uint64_t left = sl_budget_left(&engine->budget);
-    sl_weight_share least, all;
+    const uint64_t least_bytes = sl_weights_least(engine->weights);
+    sl_weight_share all;
     sl_weights_choose(engine->weights, UINT64_MAX, &all);
-    sl_weights_choose(engine->weights, 0, &least);
-    const uint64_t loading = engine->weights->fixed_bytes + buffer;
+    const bool is_small = least_bytes == all.memory_bytes;
+    const uint64_t loading = (is_small ? all.memory_bytes : engine->weights->fixed_bytes) + buffer;
     engine->load_bytes = engine->program_bytes + engine->budget.used_bytes +
-                         (loading > least.memory_bytes ? loading : least.memory_bytes);
+                         (loading > least_bytes ? loading : least_bytes);
     if (engine->options.plan_only)
         return SL_OK;
     if (engine->load_bytes > engine->ram_bytes)
-        return refuse_weights(engine, &least, err);
+        return refuse_weights(engine, least_bytes, err);
     *room = left > buffer ? left - buffer : 0;
     if (all.memory_bytes + for_small > *room)
-        *room -= *room / 4;
+        *room = *room - *room / 4 > least_bytes ? *room - *room / 4 : least_bytes;
     return SL_OK;
 }
 

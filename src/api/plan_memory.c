@@ -179,7 +179,7 @@ static void start_plan(sl_engine *engine, const sl_context_options *options, sl_
     plan->draft_bytes = sl_draft_model_bytes(engine) +
                         sl_drafters_bytes(engine, plan->drafters, session->max_tokens);
     plan->table_bytes = used - sl_draft_model_bytes(engine) + context_tables(options, session);
-    place_weights(engine, holds_weights ? UINT64_MAX : 0, plan);
+    place_weights(engine, holds_weights ? UINT64_MAX : sl_weights_least(engine->weights), plan);
     plan->window_tokens = options->window_tokens ? options->window_tokens : SL_TILE;
     plan->window_bytes = bytes_with_window(session, plan->window_tokens);
     plan->ring_bytes = max_u64(N_SLOTS * sl_geom_max_part_bytes(geom),
@@ -270,13 +270,12 @@ static size_t choose_window_beside_weights(sl_engine *engine, const sl_context_o
                                            const sl_session_options *session, uint64_t room)
 {
     sl_session_options trial = *session;
-    sl_weight_share least;
-    sl_weights_choose(engine->weights, 0, &least);
+    const uint64_t least_bytes = sl_weights_least(engine->weights);
     size_t best = SL_TILE, most = (options->prompt_tokens + SL_TILE - 1) / SL_TILE * SL_TILE;
     double best_bytes = -1.0;
     for (size_t rows = SL_TILE; rows <= SL_SEGMENT_TOKENS; rows *= 2) {
         trial.window_rows = rows < most ? rows : most > 0 ? most : SL_TILE;
-        if (trial.window_rows > SL_TILE && sl_session_bytes(&trial) + least.memory_bytes > room)
+        if (trial.window_rows > SL_TILE && sl_session_bytes(&trial) + least_bytes > room)
             break;
         const double bytes = weight_reading(engine, options, &trial, room);
         if (best_bytes < 0.0 || bytes < best_bytes) {
@@ -296,7 +295,7 @@ static uint64_t spend_on_weights(sl_engine *engine, const sl_context_options *op
     plan->window_bytes = bytes_with_window(session, plan->window_tokens);
     const uint64_t for_weights = less(room, plan->window_bytes);
     sl_weight_share least;
-    sl_weights_choose(engine->weights, 0, &least);
+    sl_weights_choose(engine->weights, sl_weights_least(engine->weights), &least);
     plan->table_bytes -= least.memory_bytes - least.buffer_bytes - plan->weight_bytes;
     place_weights(engine, for_weights, plan);
     sl_weight_share share;

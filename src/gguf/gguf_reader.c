@@ -8,9 +8,9 @@
 #include "platform/queue.h"
 
 enum {
-    DEPTH = 24,
+    DEPTH = 8,
     LEAST_READ_BYTES = 256 << 10,
-    READS_OF_MEMORY = 16 /* a memory full of ranges is at most so many reads, and some for their ends: all in flight */
+    READS_OF_MEMORY = 6 /* a memory full of ranges is at most so many reads, and some for their ends: all in flight */
 };
 
 typedef struct model_file {

@@ -176,8 +176,7 @@ void sl_weights_choose(sl_weights *weights, uint64_t room_bytes, sl_weight_share
     set_all(weights, true);
     count(weights, out);
     weights->matrix_bytes = out->resident_bytes;
-    const uint64_t all_bytes = out->memory_bytes;
-    if (all_bytes <= room_bytes)
+    if (out->memory_bytes <= room_bytes)
         return;
     set_all(weights, false);
     keep_if_fits(weights, weights->output, room_bytes, out);
@@ -187,8 +186,12 @@ void sl_weights_choose(sl_weights *weights, uint64_t room_bytes, sl_weight_share
     if (embedding)
         keep_if_fits(weights, embedding, room_bytes, out);
     count(weights, out);
-    if (out->memory_bytes < all_bytes)
-        return;
-    set_all(weights, true); /* of a small model, whose buffers would take more */
-    count(weights, out);
+}
+
+uint64_t sl_weights_least(sl_weights *weights)
+{
+    sl_weight_share none, all;
+    sl_weights_choose(weights, 0, &none);
+    sl_weights_choose(weights, UINT64_MAX, &all);
+    return none.memory_bytes < all.memory_bytes ? none.memory_bytes : all.memory_bytes;
 }

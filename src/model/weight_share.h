@@ -24,9 +24,10 @@ typedef struct sl_weight_share {
     size_t slice_panels;            /* of the output projection, read at a time; 0: it stays */
 } sl_weight_share;
 
-/* The most that fits `room_bytes`, or the least there is where that is more: of a model that is smaller than buffers
- * would be, all. */
+/* The most that fits `room_bytes`; where nothing does, that nothing stays. */
 void sl_weights_choose(sl_weights *weights, uint64_t room_bytes, sl_weight_share *out);
+/* The least room in which something does: of a model that is smaller than buffers would be, with all of it. */
+uint64_t sl_weights_least(sl_weights *weights);
 
 /* The matrices that need not stay, of a layer: NULL behind the last. */
 sl_matrix *sl_weights_layer_matrix(const sl_weights *weights, uint32_t layer, size_t i);

@@ -41,12 +41,14 @@ static void free_buffers(sl_weights *weights)
     sl_mem_unmap(weights->budget, stream->raw, stream->map_bytes);
     sl_mem_unmap(weights->budget, stream->packed, stream->share.packed_bytes);
     stream->raw = stream->packed = stream->lanes = NULL;
+    stream->taken_bytes = 0;
 }
 
 static sl_status make_buffers(sl_weights *weights, sl_err *err)
 {
     sl_weight_stream *stream = weights->stream;
     const sl_weight_share *share = &stream->share;
+    const uint64_t left = sl_budget_left(weights->budget);
     stream->map_bytes = share->raw_bytes + share->n_lanes * share->lane_bytes;
     if (share->buffer_bytes == 0)
         return SL_OK;
@@ -56,6 +58,7 @@ static sl_status make_buffers(sl_weights *weights, sl_err *err)
     if (status == SL_OK)
         status = sl_gguf_reader_start(stream->reader, stream->raw, stream->map_bytes, stream->log, err);
     stream->lanes = stream->raw ? stream->raw + share->raw_bytes : NULL;
+    stream->taken_bytes = left - sl_budget_left(weights->budget);
     return status;
 }
 
@@ -178,7 +181,7 @@ static sl_status add_memory(sl_weights *weights, sl_matrix *matrix, void *bytes,
 uint64_t sl_weights_memory(const sl_weights *weights)
 {
     const sl_weight_stream *stream = weights->stream;
-    uint64_t bytes = stream ? weights->fixed_bytes + (stream->raw ? stream->share.buffer_bytes : 0) : 0;
+    uint64_t bytes = stream ? weights->fixed_bytes + stream->taken_bytes : 0;
     sl_status status = for_matrices((sl_weights *)weights, add_memory, &bytes, NULL);
     (void)status; /* of no failure */
     return bytes;

@@ -31,6 +31,7 @@ struct sl_weight_stream {
     bool is_set; /* all is as `share` says */
     sl_weight_share share;
     size_t map_bytes;
+    uint64_t taken_bytes; /* of the budget, for buffers and queues; the share counts the queues' most */
     uint8_t *raw, *packed, *lanes; /* lanes: behind raw, in its mapping */
     sl_held_unit now; /* being packed, or held */
     sl_held_unit coming;
