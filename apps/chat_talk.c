@@ -260,6 +260,12 @@ sl_status chat_talk_rewind(chat_talk *t, size_t n_questions, sl_err *err)
     t->n_questions -= n_questions;
     fprintf(stderr, "sluice: %zu question%s taken back; room for %zu tokens\n", n_questions,
             n_questions == 1 ? "" : "s", chat_talk_room(t));
+    size_t n_again = sl_context_n_tokens(t->context) - sl_context_n_stored(t->context);
+    if (n_again > 1)
+        fprintf(stderr,
+                "sluice: sliding layers keep only what was said lately: %zu tokens are computed again before the next "
+                "answer\n",
+                n_again);
     return SL_OK;
 }
 

@@ -361,6 +361,12 @@ static sl_rope_options rope_options(const cli_machine *m)
     return rope;
 }
 
+static void put_own(double own, double *out)
+{
+    if (own != 0.0)
+        *out = own;
+}
+
 void cli_use_store(const cli_machine *m, sl_store *store, sl_context_options *options)
 {
     sl_store_info info;
@@ -370,10 +376,14 @@ void cli_use_store(const cli_machine *m, sl_store *store, sl_context_options *op
         options->cache = info.cache;
     if (m->rope_scale > 0.0 || m->rope_scaling > 0 || m->rope_set > 0 || m->rope.base > 0.0)
         return;
+    const sl_rope_options own = options->rope;
     options->rope_scale = info.rope_scale;
-    options->rope.scaling = info.rope.scaling;
-    options->rope.set = info.rope.set;
-    options->rope.base = info.rope.base;
+    options->rope = info.rope;
+    put_own(own.original, &options->rope.original);
+    put_own(own.yarn_magnitude, &options->rope.yarn_magnitude);
+    put_own(own.yarn_extrapolate, &options->rope.yarn_extrapolate);
+    put_own(own.yarn_fast, &options->rope.yarn_fast);
+    put_own(own.yarn_slow, &options->rope.yarn_slow);
 }
 
 sl_context_options cli_context_options(const cli_machine *m, size_t prompt_tokens)

@@ -26,7 +26,7 @@ static void print_tensor(void *arg, const char *name, size_t name_size, const ch
 
 static void print_summary(const sl_model_summary *s)
 {
-    char a[SL_TEXT_NUMBER_BYTES];
+    char a[SL_TEXT_NUMBER_BYTES], b[SL_TEXT_NUMBER_BYTES];
     printf("GGUF version %u, %s, %llu tensors, %llu parameters\n", s->gguf_version,
            sl_text_format_size(s->file_bytes, a), (unsigned long long)s->n_tensors,
            (unsigned long long)s->n_parameters);
@@ -41,9 +41,11 @@ static void print_summary(const sl_model_summary *s)
     uint64_t full = (s->kv_token_bytes_q8_0 ? s->kv_token_bytes_q8_0 : s->kv_token_bytes_f16) * s->n_ctx_train;
     printf(" (%s of %s cache)\n", sl_text_format_size(full, a), s->kv_token_bytes_q8_0 ? "q8_0" : "f16");
     if (s->n_sliding_layers > 0)
-        printf("sliding layers: %u of %u, rows see %u tokens (a pass at the end of that context reads %s)\n",
+        printf("sliding layers: %u of %u, rows see %u tokens (of that context a run keeps %s, a pass at its end reads "
+               "%s)\n",
                s->n_sliding_layers, s->n_layers, s->sliding_span,
-               sl_text_format_size(s->kv_token_bytes_q8_0 ? s->kv_walked_bytes_q8_0 : s->kv_walked_bytes_f16, a));
+               sl_text_format_size(s->kv_token_bytes_q8_0 ? s->kv_kept_bytes_q8_0 : s->kv_kept_bytes_f16, a),
+               sl_text_format_size(s->kv_token_bytes_q8_0 ? s->kv_walked_bytes_q8_0 : s->kv_walked_bytes_f16, b));
 }
 
 static void json_value(void *arg, const char *key, size_t key_size, const char *type, const char *text)
@@ -99,6 +101,7 @@ static sl_status print_json(const char *path, const sl_model_summary *s, sl_err 
                   {"tensor_bytes", s->tensor_bytes}, {"kv_token_bytes_f16", s->kv_token_bytes_f16},
                   {"kv_token_bytes_q8_0", s->kv_token_bytes_q8_0},
                   {"kv_walked_bytes_f16", s->kv_walked_bytes_f16}, {"kv_walked_bytes_q8_0", s->kv_walked_bytes_q8_0},
+                  {"kv_kept_bytes_f16", s->kv_kept_bytes_f16}, {"kv_kept_bytes_q8_0", s->kv_kept_bytes_q8_0},
                   {"n_ctx_train", s->n_ctx_train}, {"n_layers", s->n_layers},
                   {"n_sliding_layers", s->n_sliding_layers}};
     for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {

@@ -106,8 +106,9 @@ static void print_sizes(const plan_state *s)
            s->machine.kv == 1 ? "f16" : "q8_0", (unsigned long long)p->kv_token_bytes,
            sl_text_format_size(p->kv_bytes / s->info.n_layers, text[0]), sl_text_format_size(p->kv_bytes, text[1]));
     if (s->info.n_sliding_layers > 0)
-        printf("         %u layers slide, rows see %u tokens: a pass at the end reads %s\n", s->info.n_sliding_layers,
-               s->info.sliding_span, sl_text_format_size(p->walked_bytes, text[2]));
+        printf("         %u layers slide, rows see %u tokens: %s are kept, a pass at the end reads %s\n",
+               s->info.n_sliding_layers, s->info.sliding_span, sl_text_format_size(p->kept_bytes, text[3]),
+               sl_text_format_size(p->walked_bytes, text[2]));
     if (is_beyond_training(s))
         printf("         (longer than the model was trained for: a run wants --rope-scale or --force-context)\n");
     printf("memory\n");
@@ -210,9 +211,10 @@ static sl_status print_json(const plan_state *s, const sl_err *problem, sl_err *
         {"head_dim", s->info.head_dim}, {"threads", s->info.n_threads}, {"kv_token_bytes", p->kv_token_bytes},
         {"sliding_layers", s->info.n_sliding_layers}, {"sliding_span", s->info.sliding_span},
         {"kv_layer_bytes", p->kv_bytes / s->info.n_layers}, {"kv_bytes", p->kv_bytes},
-        {"walked_bytes", p->walked_bytes}, {"answer_bytes", p->answer_bytes}, {"ram_bytes", p->ram_bytes},
-        {"program_bytes", p->program_bytes}, {"weight_bytes", p->weight_bytes}, {"table_bytes", p->table_bytes},
-        {"ring_bytes", p->ring_bytes}, {"window_tokens", p->window_tokens}, {"window_bytes", p->window_bytes},
+        {"kept_bytes", p->kept_bytes}, {"walked_bytes", p->walked_bytes}, {"answer_bytes", p->answer_bytes},
+        {"ram_bytes", p->ram_bytes}, {"program_bytes", p->program_bytes}, {"weight_bytes", p->weight_bytes},
+        {"table_bytes", p->table_bytes}, {"ring_bytes", p->ring_bytes},
+        {"window_tokens", p->window_tokens}, {"window_bytes", p->window_bytes},
         {"resident_bytes", p->resident_bytes}, {"decode_resident_bytes", p->decode_resident_bytes},
         {"needed_bytes", p->needed_bytes}, {"whole_bytes", p->whole_bytes},
         {"disk_bytes", p->disk_bytes}, {"disk_free_bytes", p->disk_free_bytes},

@@ -13,8 +13,10 @@ static void print_plan(const sl_context *context)
             sl_text_format_size(plan->weight_bytes, text[2]), sl_text_format_size(plan->table_bytes, text[3]),
             sl_text_format_size(plan->ring_bytes, text[4]), plan->window_tokens,
             sl_text_format_size(plan->window_bytes, text[5]), sl_text_format_size(plan->resident_bytes, text[6]));
-    fprintf(stderr, "sluice: plan: cache of %zu tokens %s (%llu bytes a token), disk %s\n", plan->max_tokens,
+    const bool drops = plan->kept_bytes < plan->max_tokens / 64 * 64 * plan->kv_token_bytes;
+    fprintf(stderr, "sluice: plan: cache of %zu tokens %s (%llu bytes a token%s%s), disk %s\n", plan->max_tokens,
             sl_text_format_size(plan->kv_bytes, text[0]), (unsigned long long)plan->kv_token_bytes,
+            drops ? "; of them at once " : "", drops ? sl_text_format_size(plan->kept_bytes, text[2]) : "",
             sl_text_format_size(plan->disk_bytes, text[1]));
     if (plan->weight_buffer_bytes > 0)
         fprintf(stderr, "sluice: plan: of %s of weights, %s stay in memory, buffers take %s: a pass reads up to %s "

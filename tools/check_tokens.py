@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Token ids of 5 MB of mixed text against each family's own tokenizer, and how fast they come.
 
-    check_tokens.py SLUICE VOCABULARY...
+    check_tokens.py [--text FILE] SLUICE VOCABULARY...
 
 VOCABULARY is a model (*.gguf: compared with SentencePiece or Hugging Face's tokenizers over the vocabulary in it), a
 SentencePiece model (*.model, as Mistral's package mistral-common and Llama 2 have them: compared with itself), Tekken
@@ -12,9 +12,13 @@ tokenizers. Exit status 1: ids differ.
 """
 import argparse
 import base64
+import gettext
+import gzip
 import json
 import os
 import pathlib
+import random
+import struct
 import subprocess
 import sys
 import tempfile
@@ -29,23 +33,45 @@ import make_tok_golden
 import tok_reference
 
 BYTES = 5_000_000
-FOLDERS = ["/usr/share/common-licenses", "src", "docs", os.path.dirname(os.__file__)]
+# Prose, code, changelogs, manual pages and messages in many languages, locales: of each an equal share.
+LIBRARY = os.path.dirname(os.__file__)
+MANUALS = "/usr/share/man"
+FOLDERS = ["/usr/share/common-licenses", "src", "docs", LIBRARY, "/usr/share/i18n/locales", "/usr/share/doc",
+           "/usr/share/vim", "/usr/share/locale"]
+SUFFIXES = ("", ".c", ".h", ".md", ".py", ".txt", ".gz", ".mo")
+
+
+def read_text(path):
+    """UTF-8 text of a file, unpacked; None: it is none. Of a catalogue of messages the translations."""
+    try:
+        if path.suffix == ".mo":
+            with path.open("rb") as f:
+                return "\n".join(str(m) for m in gettext.GNUTranslations(f)._catalog.values())
+        data = path.read_bytes()
+        return (gzip.decompress(data) if path.suffix == ".gz" else data).decode()
+    except (UnicodeDecodeError, OSError, EOFError, struct.error, ValueError):
+        return None
+
+
+def take(folder, size):
+    """Texts of a folder's files, in a fixed order of no meaning, up to so many bytes."""
+    paths = sorted(p for p in pathlib.Path(folder).rglob("*") if p.suffix in SUFFIXES)
+    random.Random(1).shuffle(paths)
+    for text in filter(None, map(read_text, paths)):
+        yield text[:size]
+        size -= len(text.encode())
+        if size <= 0:
+            return
 
 
 def build_text():
     out = [make_tok_golden.build_text()]
-    size = len(out[0].encode())
-    for folder in FOLDERS:
-        for path in sorted(pathlib.Path(folder).rglob("*")):
-            if size >= BYTES:
-                return "".join(out)
-            if path.is_file() and path.suffix in ("", ".c", ".h", ".md", ".py", ".txt"):
-                try:
-                    text = path.read_bytes().decode()
-                except UnicodeDecodeError:
-                    continue
-                out.append(text)
-                size += len(text.encode())
+    languages = sorted(pathlib.Path(MANUALS).glob("??")) if os.path.isdir(MANUALS) else []
+    folders = [*filter(os.path.isdir, FOLDERS), *languages]
+    share = (BYTES - len(out[0].encode())) // len(folders) + 1
+    for folder in folders:
+        out += take(folder, share)
+    out += take(LIBRARY, BYTES - len("".join(out).encode()) + 1)  # what the others left
     return "".join(out)
 
 
@@ -60,27 +86,22 @@ spell_bytes.table = {b: chr(b) for b in printable}
 spell_bytes.table.update({b: chr(256 + i) for i, b in enumerate(sorted(set(range(256)) - set(printable)))})
 
 
-def merge_of(ranks, token):
-    """The two parts that a token comes of: byte-pair encoding by lower ranks, to the last step."""
-    parts = [token[i:i + 1] for i in range(len(token))]
-    while len(parts) > 2:
-        pairs = [(ranks.get(parts[i] + parts[i + 1], len(ranks)), i) for i in range(len(parts) - 1)]
-        rank, i = min(pairs)
-        if rank >= ranks[token]:
-            return None  # no merges lead to it
-        parts[i:i + 2] = [parts[i] + parts[i + 1]]
-    return parts if len(parts) == 2 else None
+def merges_of(ranks):
+    """Every way to put a token together of two: what counts with ranks is what comes out, not of which two."""
+    for token in sorted(ranks, key=ranks.get):
+        ways = [(token[:i], token[i:]) for i in range(1, len(token))]
+        ways = [way for way in ways if way[0] in ranks and way[1] in ranks]
+        yield from sorted(ways, key=lambda way: (ranks[way[0]], ranks[way[1]]))
 
 
 def write_bpe(path, ranks, pattern):
     writer = gguf.GGUFWriter(path, "llama")
     tokens = sorted(ranks, key=ranks.get)
-    merges = [m for m in (merge_of(ranks, t) for t in tokens if len(t) > 1) if m]
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre(pattern)
     writer.add_token_list([spell_bytes(t) for t in tokens])
     writer.add_token_types([1] * len(tokens))
-    writer.add_token_merges([spell_bytes(a) + " " + spell_bytes(b) for a, b in merges])
+    writer.add_token_merges([spell_bytes(a) + " " + spell_bytes(b) for a, b in merges_of(ranks)])
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.close()
@@ -163,10 +184,16 @@ def compare(sluice, vocabulary, text, folder):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--text", help="a UTF-8 text instead, or, where there is no such file, where to keep this one")
     parser.add_argument("sluice")
     parser.add_argument("vocabulary", nargs="+")
     args = parser.parse_args()
-    text = build_text()
+    if args.text and os.path.exists(args.text):
+        text = pathlib.Path(args.text).read_bytes().decode()
+    else:
+        text = build_text()
+        if args.text:
+            pathlib.Path(args.text).write_bytes(text.encode())
     with tempfile.TemporaryDirectory() as folder:
         results = [compare(args.sluice, v, text, folder) for v in args.vocabulary]
     sys.exit(0 if all(results) else 1)

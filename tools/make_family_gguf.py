@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes a small random model of any architecture the engine knows, from a seed, to compare with other engines.
 
-    make_family_gguf.py ARCH OUT.gguf [--type F32|F16|BF16|Q8_0] [--seed 1] [--window 40] [--rope RULE] [--original 64]
+    make_family_gguf.py ARCH OUT.gguf [--type F32|F16|BF16|Q8_0|Q4_0] [--seed 1] [--window 40] [--rope RULE] [--original 64]
                         [--encode TEXT IDS]
 
 Sizes unlike any real model's: hidden 160 (five groups), 6 query heads on 2 KV heads of 32 (qwen2, phi3: 5 on 1), FFN 224
@@ -146,6 +146,11 @@ def encode(values, type_name):
     if type_name == "BF16":
         return (values.view(np.uint32) >> 16).astype("<u2").tobytes()
     groups = values.reshape(-1, 32)
+    if type_name == "Q4_0":  # low nibbles first half, high ones second; 8 is zero
+        extreme = np.take_along_axis(groups, np.abs(groups).argmax(axis=1)[:, None], axis=1)
+        scale = (extreme / -8).astype("<f2")
+        q = (np.rint(groups / scale.astype(np.float32)) + 8).clip(0, 15).astype(np.uint8)
+        return np.concatenate([scale.view(np.uint8), q[:, :16] | q[:, 16:] << 4], axis=1).tobytes()
     scale = (np.abs(groups).max(axis=1, keepdims=True) / 127).astype("<f2")
     q = np.rint(groups / scale.astype(np.float32)).clip(-127, 127).astype(np.int8)
     return np.concatenate([scale.view(np.uint8), q.view(np.uint8)], axis=1).tobytes()
@@ -155,7 +160,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("family", choices=sorted(FAMILIES))
     parser.add_argument("out")
-    parser.add_argument("--type", default="F32", choices=["F32", "F16", "BF16", "Q8_0"])
+    parser.add_argument("--type", default="F32", choices=["F32", "F16", "BF16", "Q8_0", "Q4_0"])
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--window", type=int, default=40)
     parser.add_argument("--rope", choices=["linear", "yarn", "llama3", "longrope"])

@@ -6,7 +6,8 @@
                                                         family are to be refused
 
 Conversations of one to five turns, with and without a system message. Jinja is set up as Hugging Face's transformers
-do (trim_blocks, lstrip_blocks, raise_exception), without strftime_now, so that templates fall back to a fixed date.
+do (trim_blocks, lstrip_blocks, raise_exception), without strftime_now where no system message is given, so that
+templates fall back to a fixed date or fail (and are left out).
 GOLDEN is a list of records; tests/golden/README.md describes it. Needs the PyPI package jinja2.
 """
 import argparse
@@ -75,6 +76,20 @@ SHORT = {
     "mistral-v7": ("{{ bos_token }}" + ROLES + "{{ '[INST] ' + message['content'] + '[/INST]' }}{% elif "
                    "message['role'] == 'system' %}{{ '[SYSTEM_PROMPT] ' + message['content'] + '[/SYSTEM_PROMPT]' }}"
                    "{% else %}{{ ' ' + message['content'] + eos_token }}{% endif %}{% endfor %}"),
+    "smollm3": ("{{ '<|im_start|>system\\n' }}{% if messages[0].role == 'system' %}{% set own = "
+                "messages[0].content.rstrip() %}{% endif %}{{ '## Metadata\\n\\nKnowledge Cutoff Date: June 2025\\n' }}"
+                "{{ 'Reasoning Mode: /think\\n\\n' }}{{ '## Custom Instructions\\n\\n' }}{% if own %}{{ own + '\\n\\n' }}"
+                "{% else %}{{ 'You are a helpful AI assistant named SmolLM, of use.\\n\\n' }}{% endif %}"
+                "{{ '<|im_end|>\\n' }}{% for m in messages %}{% if m.role != 'system' %}{{ '<|im_start|>' + m.role + "
+                "'\\n' + m.content + '<|im_end|>\\n' }}{% endif %}{% endfor %}{% if add_generation_prompt %}"
+                "{{ '<|im_start|>assistant\\n' }}{% endif %}"),
+    "mistral-v7-tekken ": ("{%- set today = strftime_now(\"%d %B\") %}{%- set default_system_message = 'Of use on ' + "
+                           "today + '.' %}{{ bos_token }}{% if messages[0]['role'] == 'system' %}"
+                           "{% set system = messages[0]['content'] %}{% set rest = messages[1:] %}{% else %}"
+                           "{% set system = default_system_message %}{% set rest = messages %}{% endif %}"
+                           "{{ '[SYSTEM_PROMPT]' + system + '[/SYSTEM_PROMPT]' }}{% for m in rest %}"
+                           "{% if m['role'] == 'user' %}{{ '[INST]' + m['content'] + '[/INST]' }}{% else %}"
+                           "{{ m['content'] + eos_token }}{% endif %}{% endfor %}"),
     "mistral-v7-tekken": ("{{ bos_token }}" + ROLES + "{{ '[INST]' + message['content'] + '[/INST]' }}{% elif "
                           "message['role'] == 'system' %}{{ '[SYSTEM_PROMPT]' + message['content'] + "
                           "'[/SYSTEM_PROMPT]' }}{% else %}{{ message['content'] + eos_token }}{% endif %}{% endfor %}"),
@@ -108,6 +123,8 @@ def render(template, messages, bos, eos):
         raise jinja2.TemplateError(text)
     env = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"])
     env.globals["raise_exception"] = refuse
+    if messages[0]["role"] == "system" and not re.search("strftime_now is (not )?defined", template):
+        env.globals["strftime_now"] = lambda form: "today"  # which such templates call, and do not write
     return env.from_string(template).render(messages=messages, bos_token=bos, eos_token=eos,
                                             add_generation_prompt=True)
 

@@ -38,7 +38,7 @@ class Layout:
         n, self.tile = len(layers), [(136 if kind else 256) * dim for _, dim in layers]
         self.group = [heads * tile for (heads, _), tile in zip(layers, self.tile)]
         self.block = [up(64 * group, 16384) for group in self.group]
-        self.S, self.R = up(368 + 16 * n + 8, SECTOR), up(56 + 32 * n + 4 * SEGMENT + 8, SECTOR)
+        self.S, self.R = up(408 + 16 * n + 8, SECTOR), up(56 + 32 * n + 4 * SEGMENT + 8, SECTOR)
         self.C = up(64 + 4 * SEGMENT + 8 + sum(32 + SECTOR + group for group in self.group), SECTOR)
         self.D, self.stride = up(2 * self.S + 4 * self.C, 16384), up(sum(self.block) + 2 * self.R, 16384)
 

@@ -207,6 +207,7 @@ typedef struct sl_plan {
     uint64_t needed_bytes; /* the least that could work, */
     uint64_t whole_bytes;  /* and that could with all weights in memory */
     uint64_t kv_bytes, kv_token_bytes, disk_bytes;
+    uint64_t kept_bytes; /* of kv_bytes, in whole tiles, what there is at once: sliding layers keep their window */
     /* Of the cache, what a pass at the context's end reads, from memory or flash: where layers slide less than all of
      * it. What the rows of the answer see of it between them: memory holds that before anything else. */
     uint64_t walked_bytes, answer_bytes;
@@ -358,6 +359,8 @@ sl_status sl_context_generate(sl_context *context, const sl_draw_options *option
 /* All tokens of the context: stored, fed and drawn. Borrowed until the next call that changes it. */
 size_t sl_context_n_tokens(const sl_context *context);
 const int32_t *sl_context_ids(const sl_context *context); /* [n_tokens] */
+/* Of these, the tokens whose keys and values are there; the next feed (or settle) computes the others first. */
+size_t sl_context_n_stored(const sl_context *context);
 
 /* With talk or keep: what was drawn but is not stored yet is read, so that the context's keys and values are those of
  * all its tokens; nothing when there is nothing. The next call may be generate, too. Errors as feed's. */
@@ -365,14 +368,17 @@ sl_status sl_context_settle(sl_context *context, sl_err *err);
 
 /* With talk, not with keep: the context is as after its first n_tokens, 1 to as many as it has; below a file's own, too
  * (the file stays as it is). The bits afterwards are those of a context that never had more. It has no logits then: the
- * next call is a feed. To draw again from token n on: rewind to n - 1, feed the token that was at n - 1. */
+ * next call is a feed. Of sliding layers a context keeps what rows lately saw: after a longer way back fewer tokens are
+ * stored (sl_context_n_stored), and the next feed computes the others again. To draw again from token n on: rewind to
+ * n - 1, feed the token that was at n - 1. */
 sl_status sl_context_rewind(sl_context *context, size_t n_tokens, sl_err *err);
 
 /* All tokens of the context in a new context file of their own, finished: as prefill would have made it. Between calls;
  * tokens that are not stored yet are read first (as sl_context_settle, errors too). Whole segments of the file that the
  * context started from are shared where the file system can. The file has its name when it is whole; after an error or
  * SL_CANCELLED (progress, which may be NULL, said false) there is none. SL_REFUSED when the name is taken. The context
- * goes on unchanged. */
+ * goes on unchanged. Where it has dropped old parts of sliding layers, which a file holds, its text is computed again:
+ * that takes as long as feeding it did, and what was computed when it is cancelled the next feed makes up for. */
 sl_status sl_context_save(sl_context *context, const char *path,
                           bool (*progress)(void *arg, uint64_t done_bytes, uint64_t total_bytes), void *arg,
                           sl_err *err);
@@ -464,6 +470,8 @@ typedef struct sl_model_summary {
     uint64_t kv_token_bytes_f16, kv_token_bytes_q8_0;
     /* Of a cache of n_ctx_train tokens, what a pass at its end reads. */
     uint64_t kv_walked_bytes_f16, kv_walked_bytes_q8_0;
+    /* Of that cache, what a run keeps at once: of sliding layers the end. (A context file keeps all.) */
+    uint64_t kv_kept_bytes_f16, kv_kept_bytes_q8_0;
     uint32_t n_ctx_train, n_layers, n_sliding_layers, sliding_span; /* as in sl_engine_info */
     char problem[512];
 } sl_model_summary;

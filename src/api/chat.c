@@ -64,6 +64,15 @@ static sl_status add_bos(sl_engine *engine, sl_tokens *out, sl_err *err)
     return bos < 0 ? SL_OK : sl_tokens_add(engine, &bos, 1, out, err);
 }
 
+static bool holds(const char *text, size_t size, const char *what)
+{
+    size_t n = strlen(what);
+    for (size_t at = 0; at + n <= size; at++)
+        if (memcmp(text + at, what, n) == 0)
+            return true;
+    return false;
+}
+
 /* What a system message stands between, as text. */
 typedef struct frame {
     const char *before, *after;
@@ -97,6 +106,20 @@ static sl_status add_system(sl_engine *engine, const sl_chat_start *start, frame
     return status;
 }
 
+/* The system message that was given, as the template takes it. */
+static sl_status take_system(const sl_engine *engine, const sl_chat_family *family, sl_chat_start *start, sl_err *err)
+{
+    sl_chat_trim(family->trims_system, family->trims_system || family->trims_system_end, &start->system,
+                 &start->system_size);
+    if (family->trims_system_end && start->system_size == 0)
+        start->system = NULL;
+    for (size_t i = 0; i < 2 && start->system && family->forbids[i]; i++)
+        if (holds(start->system, start->system_size, family->forbids[i]))
+            return sl_err_set(err, SL_REFUSED, "%s: the system message holds '%s', which the chat template (%s) takes "
+                              "for a switch that is not supported", engine->path, family->forbids[i], family->name);
+    return SL_OK;
+}
+
 /* The family in force, and the system message that a conversation begins with. */
 static sl_status choose(const sl_engine *engine, sl_chat *chat, sl_chat_start *start, sl_err *err)
 {
@@ -115,7 +138,8 @@ static sl_status choose(const sl_engine *engine, sl_chat *chat, sl_chat_start *s
                           sl_chat_family_names(names, sizeof names));
     if (family->refusal)
         return sl_err_set(err, SL_REFUSED, "%s: the model's chat template (%s) %s; --chat-template NAME picks another, "
-                          "chatml is the nearest", engine->path, family->name, family->refusal);
+                          "%s is the nearest", engine->path, family->name, family->refusal,
+                          family->kin ? family->kin : "chatml");
     chat->family = family;
     chat->lead = ends_in_space(family->user) ? " " : "";
     if (start->system && !sl_chat_takes_system(family, is_named ? NULL : template))
@@ -123,11 +147,14 @@ static sl_status choose(const sl_engine *engine, sl_chat *chat, sl_chat_start *s
                           family->name, family->kin ? "; the nearest that takes one: --chat-template " : "",
                           family->kin ? family->kin : "");
     bool is_dated = false;
-    if (!start->system && !is_named) {
+    sl_status status = start->system ? take_system(engine, family, start, err) : SL_OK;
+    if (status != SL_OK)
+        return status;
+    if (!start->system && template && (!is_named || family->tail)) {
         start->system = sl_chat_default_system(family, template, &start->system_size, &is_dated);
         start->is_template = start->system != NULL;
     }
-    if (is_dated)
+    if (is_dated && !start->goes_on)
         return sl_err_set(err, SL_REFUSED, "%s: the system message of the model's chat template (%s) holds today's "
                           "date, and a stored text would differ tomorrow; --system TEXT gives one", engine->path,
                           family->name);
@@ -139,14 +166,13 @@ static sl_status init_head(sl_engine *engine, sl_chat_start *start, sl_chat *cha
     const sl_chat_family *f = chat->family;
     bool has_own = f->system[0] && (start->system || f->fixed);
     chat->is_joined = !f->system[0] && start->system;
-    if (f->trims_system && start->system)
-        sl_chat_trim(true, true, &start->system, &start->system_size);
     sl_status status = add_bos(engine, &chat->head, err);
     if (status == SL_OK)
         status = add_pieces(engine, f, (const char *const[]){f->start, has_own ? f->system[0] : f->user, NULL},
                             &chat->head, err);
     char joined[PIECE_BYTES];
-    frame around = {ends_in_space(f->system[0] ? f->system[0] : "") ? " " : f->fixed ? f->fixed : "", ""};
+    frame around = {ends_in_space(f->system[0] ? f->system[0] : "") ? " " : f->fixed ? f->fixed : "",
+                    f->tail ? f->tail : ""};
     if (chat->is_joined) {
         snprintf(joined, sizeof joined, "%s%s", chat->lead, f->joined[0]);
         around = (frame){joined, f->joined[1]};
@@ -160,7 +186,7 @@ static sl_status init_head(sl_engine *engine, sl_chat_start *start, sl_chat *cha
 
 sl_status sl_chat_init(sl_engine *engine, const sl_chat_start *start, sl_chat *out, sl_err *err)
 {
-    sl_chat_start begin = start ? *start : (sl_chat_start){NULL, 0, false};
+    sl_chat_start begin = start ? *start : (sl_chat_start){.system = NULL};
     sl_status status = choose(engine, out, &begin, err);
     if (status == SL_OK)
         status = init_head(engine, &begin, out, err);

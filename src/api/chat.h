@@ -27,6 +27,7 @@ typedef struct sl_chat_start {
     const char *system; /* NULL: the template's own, if it has one */
     size_t system_size;
     bool is_template; /* private: it stands in the template */
+    bool goes_on;     /* there is a conversation, which has its own: none is needed */
 } sl_chat_start;
 
 /* SL_REFUSED: no template, one that is not known here, or a system message where it has no place for one. start:

@@ -20,6 +20,8 @@ static const struct known {
     {UINT64_C(0xa689973b57a9275e), "glm4"}, /* GLM-4 9B */
     {UINT64_C(0xe7fb8d795dad1ded), "mistral-v3-tekken"}, /* Mistral Nemo */
     {UINT64_C(0x31ea8370fde8db56), "mistral-v7-tekken"}, /* Devstral Small */
+    {UINT64_C(0xded87104d1f8c21b), "mistral-v7-tekken"}, /* Mistral Small 3.2 */
+    {UINT64_C(0x45c30ae8e90dbd75), "smollm3"}, /* SmolLM3, without the date */
 };
 
 static bool is_space(char c)
@@ -71,7 +73,8 @@ static bool is_part(const char *whole, const char *text)
 
 /* Names of roles and fields, and of the parts of messages with pictures, which are not for us. */
 static const char *const words[] = {"role", "content", "system", "user", "assistant", "model", "metadata",
-                                    "type", "text",    "image",  "<start_of_image>"};
+                                    "type", "text",    "image",  "<start_of_image>",
+                                    "image_url", "[IMG]"};
 
 static bool is_allowed(const sl_chat_family *f, const literal *l)
 {
@@ -86,6 +89,9 @@ static bool is_allowed(const sl_chat_family *f, const literal *l)
     for (size_t i = 0; i < sizeof parts / sizeof parts[0] && !l->is_cut; i++)
         if (is_part(parts[i], l->text))
             return true;
+    size_t begins = sizeof SL_CHAT_SMOLLM3_SYSTEM - 1;
+    if (strcmp(f->name, "smollm3") == 0 && strncmp(l->text, SL_CHAT_SMOLLM3_SYSTEM, begins) == 0)
+        return true;
     /* ChatML's own system message, which chat_family.c finds */
     size_t size = sizeof opening - 1, end = sizeof closing - 1;
     return strcmp(f->name, "chatml") == 0 && l->n > size + end && memcmp(l->text, opening, size) == 0 &&
@@ -108,14 +114,22 @@ static const char *read_literal(const char *at, literal *l)
     return *at ? at + 1 : at;
 }
 
-/* Is the literal at `at` the text of an error? */
-static bool is_raised(const char *from, const char *at)
+/* Does `what` stand in front of `at`, white space apart? */
+static bool is_behind(const char *from, const char *at, const char *what)
 {
-    static const char raise[] = "raise_exception(";
-    size_t n = sizeof raise - 1;
+    size_t n = strlen(what);
     while (at > from && is_space(at[-1]))
         at--;
-    return (size_t)(at - from) >= n && memcmp(at - n, raise, n) == 0;
+    return (size_t)(at - from) >= n && memcmp(at - n, what, n) == 0;
+}
+
+/* A tag that gives the system message of conversations without one: chat.c refuses those where the template has it. */
+static bool sets_default(const char *from)
+{
+    static const char set[] = "set default_system_message =";
+    while (*from == '-' || is_space(*from))
+        from++;
+    return strncmp(from, set, sizeof set - 1) == 0;
 }
 
 /* Over a tag that ends with `end`; false: it spells something else. */
@@ -128,9 +142,10 @@ static bool read_tag(const sl_chat_family *f, const char **template, const char 
             continue;
         }
         literal l = {.n = 0};
-        bool raised = is_raised(from, at);
+        bool is_unsaid = is_behind(from, at, "raise_exception(") || is_behind(from, at, "strftime_now(") ||
+                         (f->system[0] && sets_default(from));
         at = read_literal(at, &l);
-        if (!raised && !is_allowed(f, &l))
+        if (!is_unsaid && !is_allowed(f, &l))
             return false;
     }
     *template = *at ? at + 2 : at;

@@ -16,6 +16,8 @@
 #define GEMMA                                                                                                          \
     .start = "", .user = "<start_of_turn>user\n", .ask = "<end_of_turn>\n<start_of_turn>model\n",                      \
     .end = "<end_of_turn>\n", .trims = true
+#define SMOLLM3_HEAD                                                                                                   \
+    "## Metadata\n\nKnowledge Cutoff Date: June 2025\nReasoning Mode: /think\n\n## Custom Instructions\n\n"
 #define DATED "writes today's date into the system message: what is stored would differ from what is written tomorrow"
 
 /* More particular ones stand before more general ones. */
@@ -27,7 +29,10 @@ static const sl_chat_family families[] = {
     {.name = "phi4", .marks = {"<|im_start|>", "<|im_sep|>"}, .start = "",
      .system = {"<|im_start|>system<|im_sep|>", "<|im_end|>"}, .user = "<|im_start|>user<|im_sep|>",
      .ask = "<|im_end|><|im_start|>assistant<|im_sep|>", .end = "<|im_end|>"},
-    {.name = "smollm3", CHATML("<|im_start|>", "Reasoning Mode", .refusal = DATED)},
+    {.name = "smollm3-dated", .marks = {"<|im_start|>", "Reasoning Mode", "strftime_now"}, .refusal = DATED,
+     .kin = "smollm3"},
+    {.name = "smollm3", .fixed = SMOLLM3_HEAD, .tail = "\n\n", .forbids = {"/think", "/no_think"},
+     .trims_system_end = true, CHATML("<|im_start|>", "Reasoning Mode", .lacks = {"strftime_now"})},
     /* https://github.com/openai/openai-python/blob/v0.28.1/chatml.md: SmolLM2, Qwen 2, 2.5 and 3, Hermes */
     {.name = "chatml", CHATML("<|im_start|>", "<|im_end|>", .lacks = {"<|im_sep|>"})},
     {.name = "gemma3", .marks = {"<start_of_turn>", "first_user_prefix"}, .joined = {"", "\n\n"}, GEMMA},
@@ -123,11 +128,22 @@ static const char *default_of_chatml(const char *template, size_t *size)
     return NULL;
 }
 
+/* SmolLM3's: the first message of that beginning, up to the blank line that ends every one. */
+static const char *default_of_smollm3(const char *template, size_t *size)
+{
+    const char *text = strstr(template, SL_CHAT_SMOLLM3_SYSTEM);
+    const char *stop = text ? strstr(text, "\\n\\n") : NULL;
+    *size = stop ? (size_t)(stop - text) : 0;
+    return stop ? text : NULL;
+}
+
 const char *sl_chat_default_system(const sl_chat_family *family, const char *template, size_t *size, bool *is_dated)
 {
     *size = 0;
     *is_dated = family->system[0] && (strstr(template, "strftime_now") || strstr(template, "default_system_message")) &&
                 !family->fixed;
+    if (strcmp(family->name, "smollm3") == 0)
+        return default_of_smollm3(template, size);
     return strcmp(family->name, "chatml") == 0 ? default_of_chatml(template, size) : NULL;
 }
 

@@ -18,6 +18,8 @@ typedef struct sl_chat_family {
     const char *system[2]; /* around a system message of its own; NULL: it has none such */
     const char *joined[2]; /* else around one at the beginning of the first user message; NULL: none is possible */
     const char *fixed;     /* in front of any system message, and a message where none is given; NULL: nothing */
+    const char *tail;      /* behind any system message, part of its text; NULL: nothing */
+    const char *forbids[2]; /* what a system message must not hold: the template takes it for something else */
     const char *user;      /* in front of a user message; a space at its end belongs to the message */
     const char *ask;       /* between a user message and its answer */
     const char *end;       /* behind an answer */
@@ -25,8 +27,12 @@ typedef struct sl_chat_family {
     const char *refusal;   /* why the file's template is refused although it is known; NULL: it is not */
     bool trims;            /* messages lose white space at both ends */
     bool trims_system;     /* the system message does */
+    bool trims_system_end; /* at its end alone; one of nothing else is none */
     bool strips;           /* marks swallow the white space behind them, where the vocabulary is SentencePiece's */
 } sl_chat_family;
+
+/* How the system messages begin that SmolLM3's template spells out: with thinking first, then without. */
+#define SL_CHAT_SMOLLM3_SYSTEM "You are a helpful AI assistant named SmolLM"
 
 /* The family of a template's text; NULL: none. */
 const sl_chat_family *sl_chat_family_of(const char *template);

@@ -245,6 +245,11 @@ size_t sl_context_n_tokens(const sl_context *context)
     return sl_session_n_tokens(context->session);
 }
 
+size_t sl_context_n_stored(const sl_context *context)
+{
+    return sl_session_n_stored(context->session);
+}
+
 const int32_t *sl_context_ids(const sl_context *context)
 {
     return sl_session_ids(context->session);

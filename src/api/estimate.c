@@ -202,7 +202,8 @@ static uint64_t written_bytes(const sl_estimate_input *in, double on_flash)
         return in->prompt_tokens * plan->kv_token_bytes;
     uint64_t tiles = plan->max_tokens / SL_TILE * SL_TILE;
     uint64_t there = in->stored_tokens / SL_PART_TOKENS * SL_PART_TOKENS;
-    if (there == 0)
+    bool drops = plan->kept_bytes < tiles * plan->kv_token_bytes; /* then resident slots take more than their bytes */
+    if (there == 0 && !drops)
         return less(tiles * plan->kv_token_bytes, plan->resident_bytes);
     return (uint64_t)((double)(less(tiles, there) * plan->kv_token_bytes) * on_flash);
 }
@@ -268,10 +269,9 @@ static void fill_disk(const sl_estimate_input *in, sl_estimate *out)
     double cap = (double)in->read_rate;
     if (cap > 0.0 && (out->disk_read_rate <= 0.0 || cap < out->disk_read_rate))
         out->disk_read_rate = cap;
-    uint64_t tiles = plan->max_tokens / SL_TILE * SL_TILE * plan->kv_token_bytes;
-    double on_flash = share_of(less(tiles, plan->resident_bytes), tiles);
+    double on_flash = share_of(less(plan->kept_bytes, plan->resident_bytes), plan->kept_bytes);
     double token_on_flash = (double)plan->kv_token_bytes * on_flash;
-    double again = read_again(in, tiles);
+    double again = read_again(in, plan->kept_bytes);
     out->read_bytes_prefill = again < 0x1p63 ? (uint64_t)again : UINT64_MAX;
     out->written_bytes = written_bytes(in, on_flash);
     out->pass_bytes = pass_bytes(plan);

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "api/engine.h"
-#include "store/geom.h"
+#include "store/parts.h"
 
 enum { TEXT_BYTES = 160, MAX_ITEMS = 4 };
 
@@ -87,9 +87,11 @@ static void visit_tensors(const sl_gguf *gguf, const sl_model_visitor *visitor, 
 }
 
 /* The cache of one type, layer by layer; zeros where the model cannot have it. */
-static void sum_cache(const sl_hparams *hp, sl_kv_type type, uint64_t *token_bytes, uint64_t *walked_bytes)
+static void sum_cache(const sl_hparams *hp, sl_kv_type type, uint64_t *token_bytes, uint64_t *walked_bytes,
+                      uint64_t *kept_bytes)
 {
-    *token_bytes = *walked_bytes = 0;
+    const sl_slide slide = {.drops = true};
+    *token_bytes = *walked_bytes = *kept_bytes = 0;
     for (uint32_t i = 0; i < hp->n_layers; i++) {
         sl_kv_layer layer = sl_hparams_kv_layer(hp, i);
         sl_geom geom = {type, 1, &layer};
@@ -97,13 +99,14 @@ static void sum_cache(const sl_hparams *hp, sl_kv_type type, uint64_t *token_byt
             return;
         *token_bytes += sl_geom_token_bytes(&geom);
         *walked_bytes += sl_geom_seen_bytes(&geom, hp->n_ctx_train, hp->n_ctx_train);
+        *kept_bytes += sl_parts_bytes(&geom, hp->n_ctx_train, &slide, 0);
     }
 }
 
 static void visit_layers(const sl_hparams *hp, const sl_model_visitor *visitor, sl_model_summary *out)
 {
-    sum_cache(hp, SL_KV_TYPE_F16, &out->kv_token_bytes_f16, &out->kv_walked_bytes_f16);
-    sum_cache(hp, SL_KV_TYPE_Q8_0, &out->kv_token_bytes_q8_0, &out->kv_walked_bytes_q8_0);
+    sum_cache(hp, SL_KV_TYPE_F16, &out->kv_token_bytes_f16, &out->kv_walked_bytes_f16, &out->kv_kept_bytes_f16);
+    sum_cache(hp, SL_KV_TYPE_Q8_0, &out->kv_token_bytes_q8_0, &out->kv_walked_bytes_q8_0, &out->kv_kept_bytes_q8_0);
     out->n_ctx_train = hp->n_ctx_train;
     out->n_layers = hp->n_layers;
     out->n_sliding_layers = sl_hparams_n_sliding(hp);

@@ -4,6 +4,8 @@
 
 #include "api/plan.h"
 
+enum { SL_PLAN_TALK_ROWS = 1024 }; /* what a message has at most, as a rule, and so the window of a talk */
+
 /* That the context starts with. */
 size_t sl_plan_stored_tokens(const sl_context_options *options);
 /* The folder of the cache: borrowed from the options or the environment. */

@@ -11,6 +11,7 @@
 #include "api/store.h"
 #include "decode/stops.h"
 #include "model/weight_stream.h"
+#include "store/parts.h"
 
 enum {
     MIB = 1 << 20,
@@ -54,9 +55,8 @@ static uint64_t bytes_with_window(sl_session_options *session, size_t rows)
 /* The largest window that fits `room` and of which a whole number makes a segment: then windows end on segments. */
 static size_t choose_window(sl_session_options *session, size_t prompt_tokens, uint64_t room)
 {
-    enum { TALK_ROWS = 1024 }; /* what a message has at most, as a rule */
-    if (session->talks && prompt_tokens > TALK_ROWS)
-        prompt_tokens = TALK_ROWS;
+    if (session->talks && prompt_tokens > SL_PLAN_TALK_ROWS)
+        prompt_tokens = SL_PLAN_TALK_ROWS;
     size_t most = (prompt_tokens + SL_TILE - 1) / SL_TILE * SL_TILE;
     for (size_t per_segment = 1; per_segment <= SL_SEGMENT_TOKENS / SL_TILE; per_segment++) {
         size_t rows = (SL_SEGMENT_TOKENS / SL_TILE + per_segment - 1) / per_segment * SL_TILE;
@@ -171,7 +171,8 @@ static void start_plan(sl_engine *engine, const sl_context_options *options, sl_
     plan->kv_bytes = session->max_tokens * plan->kv_token_bytes;
     plan->max_tokens = session->max_tokens;
     plan->walked_bytes = sl_geom_seen_bytes(geom, session->max_tokens, session->max_tokens);
-    plan->answer_bytes = sl_geom_seen_bytes(geom, session->kv.answer_from, session->max_tokens);
+    plan->answer_bytes = sl_parts_seen_bytes(geom, session->max_tokens, &session->kv.slide, session->kv.answer_from);
+    plan->kept_bytes = sl_parts_bytes(geom, session->max_tokens, &session->kv.slide, 0);
     plan->n_slots = N_SLOTS;
     plan->max_drafts = session->max_drafts;
     plan->drafters = drafters_of(engine, options, session);
@@ -326,8 +327,9 @@ sl_status sl_plan_spend(sl_engine *engine, const sl_context_options *options, sl
     sl_weight_share weights;
     sl_weights_choose(engine->weights, plan->weight_room_bytes, &weights);
     /* the unfilled tiles never leave memory */
-    uint64_t kv_bytes = plan->max_tokens / SL_TILE * SL_TILE * plan->kv_token_bytes;
-    plan->disk_bytes = kv_bytes + (uint64_t)geom->n_layers * SL_SECTOR_BYTES;
+    const uint64_t kv_bytes = plan->kept_bytes, stored = sl_plan_stored_tokens(options);
+    const uint64_t waiting_bytes = (uint64_t)geom->n_layers * SL_SECTOR_BYTES;
+    plan->disk_bytes = kv_bytes + waiting_bytes;
     uint64_t room = less(limit, used + weights.memory_bytes + context_tables(options, session) + plan->draft_bytes -
                                     sl_draft_model_bytes(engine));
     sl_status status = choose_ring(options, geom, less(room, plan->window_bytes), kv_bytes, session, err);
@@ -345,11 +347,13 @@ sl_status sl_plan_spend(sl_engine *engine, const sl_context_options *options, sl
     session->kv.resident_bytes = plan->resident_bytes;
     /* A kept context is written whole, but for what its file holds; another keeps its own parts, from the one on that a
      * file's tokens end in, in memory before any others (store/parts.h). */
-    uint64_t stored = sl_plan_stored_tokens(options);
-    uint64_t there = options->keep ? stored : stored / SL_PART_TOKENS * SL_PART_TOKENS;
-    if (!options->keep && plan->resident_bytes >= less(kv_bytes, there * plan->kv_token_bytes))
-        plan->disk_bytes = 0;
-    plan->disk_bytes = less(plan->disk_bytes, there * plan->kv_token_bytes);
+    if (options->keep) {
+        plan->disk_bytes = less(plan->disk_bytes, stored * plan->kv_token_bytes);
+        return SL_OK;
+    }
+    const uint64_t own_bytes =
+        sl_parts_bytes(geom, session->max_tokens, &session->kv.slide, stored / SL_PART_TOKENS);
+    plan->disk_bytes = plan->resident_bytes >= own_bytes ? 0 : own_bytes + waiting_bytes;
     return SL_OK;
 }
 

@@ -72,6 +72,15 @@ static size_t answer_from(const sl_context_options *o, size_t n_context)
     return talks(o) || o->predict_tokens == 0 || fed > n_context ? n_context : fed;
 }
 
+/* What an ephemeral context drops. A talk takes back a window that was stopped, and what was said lately without
+ * computing anything again; nothing else is ever taken back. */
+static sl_slide slide_of(const sl_context_options *o)
+{
+    enum { LATELY_TOKENS = 4096 };
+    size_t window = o->window_tokens > SL_PLAN_TALK_ROWS ? o->window_tokens : (size_t)SL_PLAN_TALK_ROWS;
+    return (sl_slide){.drops = !o->keep, .back_tokens = o->talk ? window + LATELY_TOKENS : 0, .has_points = o->talk};
+}
+
 const char *sl_plan_kv_dir(const sl_context_options *options)
 {
     if (options->kv_dir)
@@ -112,6 +121,7 @@ sl_status sl_plan_session(sl_engine *engine, const sl_context_options *o, sl_kv_
                .force_buffered = o->io == SL_IO_BUFFERED,
                .max_tokens = n_context,
                .answer_from = answer_from(o, n_context),
+               .slide = slide_of(o),
                .read_rate = o->read_rate,
                .io_engine = sl_engine_io_of(o->io),
                .durable = o->store ? o->store->durable : NULL,

@@ -7,6 +7,7 @@
 /* ------------------------------------------------------------------------------------------------------- tokenising */
 
 enum { BEHIND_NOTHING = -1, BEHIND_TEXT = -2 }; /* instead of the id that a text stands behind */
+enum { PIECE_BYTES = 1 << 16 }; /* of a text: what encoding needs beside it and its ids is a few of these */
 
 /* A text begins behind nothing or a control token, else it goes on; behind a control token a space in front is taken
  * for the tokenizer's own. behind: what stands before out, where out is empty. */
@@ -17,11 +18,19 @@ static sl_status encode(sl_engine *engine, int32_t behind, sl_tok_text text, boo
     int32_t last = out->n > 0 ? out->ids[out->n - 1] : behind;
     bool begins = last == BEHIND_NOTHING ||
                   (sl_tok_is_control(engine->tok, last) && text.size > 0 && text.data[0] != ' ');
-    const char *data = text.data;
-    size_t size = text.size;
-    sl_status status = begins ? sl_tok_encode(engine->tok, data, size, special, &ids, n_dropped, err)
-                              : sl_tok_encode_more(engine->tok, data, size, special, &ids, n_dropped, err);
-    *out = (sl_tokens){ids.ids, ids.n, ids.cap};
+    sl_tok_feed feed;
+    sl_status status = SL_OK;
+    sl_tok_feed_start(&feed, engine->tok, !begins, special);
+    for (size_t at = 0, n; at < text.size && status == SL_OK; at += n) {
+        n = text.size - at < PIECE_BYTES ? text.size - at : PIECE_BYTES;
+        status = sl_tok_feed_put(&feed, text.data + at, n, &ids, err);
+    }
+    if (status == SL_OK)
+        status = sl_tok_feed_end(&feed, &ids, err);
+    if (status == SL_OK && n_dropped)
+        *n_dropped += feed.n_dropped;
+    sl_tok_feed_deinit(&feed);
+    *out = (sl_tokens){ids.ids, status == SL_OK ? ids.n : out->n, ids.cap};
     return status;
 }
 
@@ -188,7 +197,8 @@ sl_status sl_engine_prompt(sl_engine *engine, const sl_prompt *prompt, sl_tokens
 {
     sl_chat chat = {0};
     uint64_t n_dropped = 0;
-    const sl_chat_start start = {prompt->system, prompt->system_size, false};
+    const sl_chat_start start = {.system = prompt->system, .system_size = prompt->system_size,
+                                 .goes_on = prompt->stored && prompt->n_stored > 0};
     sl_status status = SL_OK;
     if (prompt->system && !prompt->chat)
         return sl_err_set(err, SL_USAGE, "prompt: a system message needs the chat template");
@@ -213,7 +223,8 @@ sl_status sl_engine_chat_questions(sl_engine *engine, const int32_t *ids, size_t
     sl_chat chat = {0};
     sl_chat_turns turns = {.offs = offs, .cap = cap};
     sl_chat_place place;
-    sl_status status = sl_chat_init(engine, NULL, &chat, err);
+    const sl_chat_start start = {.goes_on = n > 0};
+    sl_status status = sl_chat_init(engine, &start, &chat, err);
     if (status == SL_OK)
         status = sl_chat_find(engine, &chat, ids, n, &turns, &place, err);
     sl_chat_deinit(engine, &chat);

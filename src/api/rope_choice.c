@@ -108,6 +108,11 @@ void sl_rope_options_of(const sl_identity *identity, sl_context_options *out)
     };
     out->rope.base = identity->rope_base;
     out->rope_scale = identity->rope_scale;
+    out->rope.original = identity->rope_numbers[0];
+    out->rope.yarn_magnitude = identity->rope_numbers[1];
+    out->rope.yarn_fast = identity->rope_numbers[2];
+    out->rope.yarn_slow = identity->rope_numbers[3];
+    out->rope.yarn_extrapolate = identity->rope_numbers[4];
     if (identity->rope_kind <= SL_ROPE_KIND_LLAMA3)
         out->rope.scaling = scalings[identity->rope_kind];
     else

@@ -26,7 +26,35 @@ static sl_status create_saved(const sl_context *context, const char *path, uint6
     return sl_durable_create(&options, &identity, &geom, &f->durable, err);
 }
 
-static sl_status save(const sl_context *context, const char *path, sl_new_file *f, sl_err *err)
+typedef struct saving {
+    sl_new_file *f;
+    sl_kv *from;
+    uint64_t first_bytes, first; /* of the tokens before the copying began: of the file, and how many */
+} saving;
+
+static sl_status copy_window(void *arg, size_t n_stored, sl_err *err)
+{
+    const saving *s = arg;
+    sl_new_file *f = s->f;
+    const sl_durable_watch watch = {sl_new_file_step, f};
+    uint64_t there = sl_kv_tokens(f->kv, 0);
+    if (n_stored <= there)
+        return SL_OK;
+    f->before_bytes = s->first_bytes + (there - s->first) * sl_geom_token_bytes(sl_durable_geom(f->durable));
+    return sl_kv_copy(f->kv, s->from, n_stored, &watch, err);
+}
+
+/* A file holds everything, this context of its sliding layers what rows can see: the text is computed again, and copied
+ * window by window. */
+static sl_status copy_again(sl_context *context, sl_new_file *f, uint64_t n_shared_tokens, sl_err *err)
+{
+    saving s = {f, sl_session_kv(context->session), f->before_bytes, n_shared_tokens};
+    const sl_feed_watch watch = {.stored = copy_window, .arg = &s};
+    sl_status status = sl_session_unstore(context->session, (size_t)n_shared_tokens, err);
+    return status == SL_OK ? sl_context_feed_watched(context, NULL, 0, &watch, err) : status;
+}
+
+static sl_status save(sl_context *context, const char *path, sl_new_file *f, sl_err *err)
 {
     sl_kv *kv = sl_session_kv(context->session);
     const sl_durable *base = context->options.store ? context->options.store->durable : NULL;
@@ -45,7 +73,9 @@ static sl_status save(const sl_context *context, const char *path, sl_new_file *
     f->before_bytes = shared_bytes;
     if (status == SL_OK)
         status = sl_new_file_open_kv(f, n_tokens, &context->engine->budget, err);
-    if (status == SL_OK)
+    if (status == SL_OK && !sl_kv_has_all(kv, n_shared * SL_SEGMENT_TOKENS))
+        status = copy_again(context, f, n_shared * SL_SEGMENT_TOKENS, err);
+    else if (status == SL_OK)
         status = sl_kv_copy(f->kv, kv, n_tokens, &watch, err);
     return status == SL_OK ? sl_new_file_end(f, sl_session_ids(context->session), n_tokens, err) : status;
 }

@@ -27,6 +27,10 @@ void sl_store_identity(const sl_engine *engine, const sl_context_options *o, sl_
         out->model[1] = engine->weights->fingerprint[1];
         out->rope_factors = sl_rope_hash(&rope, sl_weights_rope_divisors(engine->weights, rope.kind));
     }
+    const double numbers[SL_FORMAT_ROPE_NUMBERS] = {rope.original, rope.magnitude, rope.fast, rope.slow,
+                                                    rope.extrapolate};
+    if (!sl_rope_is_plain(&rope))
+        memcpy(out->rope_numbers, numbers, sizeof numbers);
     /* For people: the file's name without its folders. */
     const char *slash = strrchr(engine->path, '/'), *name = slash ? slash + 1 : engine->path;
     strncpy(out->name, name, SL_FORMAT_NAME_BYTES);

@@ -355,6 +355,8 @@ static sl_status feed_windows(sl_session *s, const sl_feed_watch *watch, sl_err 
         size_t rows = window_at(s, s->n_stored, s->feed_total - s->feed_done);
         status = feed_window(s, rows, s->feed_done + rows == s->feed_total, watch, err);
         s->feed_done += rows;
+        if (status == SL_OK && watch && watch->stored)
+            status = watch->stored(watch->arg, s->n_stored, err);
         if (status == SL_OK && s->keeping && s->keep_all > 0)
             status = commit_if_due(s, rows, s->keep_all, err);
     }
@@ -416,6 +418,8 @@ void sl_session_take_back(sl_session *s, size_t n)
     for (uint32_t layer = 0; layer < s->options.weights->hp.n_layers; layer++)
         is_even = is_even && sl_kv_tokens(s->kv, layer) == n;
     const bool can_cut = s->options.talks && !s->options.kv.keep;
+    if (!is_even && can_cut)
+        n = (size_t)sl_kv_find_point(s->kv, n);
     s->is_broken = !is_even && !(can_cut && sl_kv_truncate(s->kv, n, NULL) == SL_OK);
     s->n_stored = n;
     if (s->self)
@@ -430,10 +434,19 @@ sl_status sl_session_rewind(sl_session *s, size_t n, sl_err *err)
     settle_drafters(s, n);
     s->n_history = n;
     s->has_logits = false;
-    if (n >= s->n_stored)
+    return n < s->n_stored ? sl_session_unstore(s, n, err) : SL_OK;
+}
+
+sl_status sl_session_unstore(sl_session *s, size_t first, sl_err *err)
+{
+    assert(!s->is_broken && s->options.talks && first <= s->n_stored);
+    const size_t n = (size_t)sl_kv_find_point(s->kv, first);
+    if (n == s->n_stored)
         return SL_OK;
     sl_status status = sl_kv_truncate(s->kv, n, err);
     s->is_broken = status != SL_OK;
     s->n_stored = n;
+    s->has_logits = false;
+    settle_drafters(s, n);
     return status;
 }

@@ -55,9 +55,11 @@ void sl_session_destroy(sl_session *session);
  * memory. For the plan. */
 uint64_t sl_session_bytes(const sl_session_options *options);
 
-/* What feed reports. Both may be NULL. */
+/* What feed reports. Each may be NULL. */
 typedef struct sl_feed_watch {
     void (*progress)(void *arg, size_t done_tokens, size_t total_tokens);
+    /* After each window, between passes: the context has n_stored tokens. Not SL_OK ends the feed. */
+    sl_status (*stored)(void *arg, size_t n_stored, sl_err *err);
     /* Every row's logits [n_vocab], in order of position; borrowed for the call. Not SL_OK ends the feed. */
     sl_status (*logits)(void *arg, uint64_t position, const float *logits, sl_err *err);
     void *arg;
@@ -108,8 +110,11 @@ sl_status sl_session_generate(sl_session *session, const sl_generate_options *op
                               sl_err *err) SL_CHECK;
 
 /* With `talks`, without kv.keep: forgets all but the first n tokens, at most as many as there are; a file's own, too.
- * There are no logits afterwards, unless nothing was forgotten. */
+ * There are no logits afterwards, unless nothing was forgotten. Where sliding layers have dropped what rows behind them
+ * see, fewer are stored then (sl_session_n_stored), and the next feed computes the rest of them again. */
 sl_status sl_session_rewind(sl_session *session, size_t n, sl_err *err) SL_CHECK;
+/* Likewise: no token is forgotten, but the next feed computes all from `first` on again, or from somewhat before. */
+sl_status sl_session_unstore(sl_session *session, size_t first, sl_err *err) SL_CHECK;
 
 bool sl_session_has_logits(const sl_session *session);
 /* False after an error that left layers with different tokens: then it can only be destroyed. */

@@ -174,9 +174,40 @@ static sl_status read_experts(reader *r, sl_hparams *hp, sl_err *err)
     return status == SL_OK ? refuse_unknown_mixture(r, err) : status;
 }
 
+/* The pattern as newer files have it: for each layer, whether it slides. Only the architecture's own is known. */
+static sl_status check_slides(reader *r, const sl_gguf_value *value, const sl_hparams *hp, sl_err *err)
+{
+    const uint32_t period = r->arch->sliding_period;
+    sl_gguf_iter iter = sl_gguf_iter_start(value);
+    double slides = 0.0;
+    if (value->item_type != SL_GGUF_TYPE_BOOL || value->n_items != hp->n_layers)
+        return sl_err_set(err, SL_DAMAGED, "%s: %s is an array of %" PRIu64 " of type %s, expected %u of bool",
+                          sl_gguf_path(r->gguf), r->key, value->n_items, sl_gguf_type_name(value->item_type),
+                          hp->n_layers);
+    for (uint32_t layer = 0; sl_gguf_iter_number(&iter, &slides); layer++)
+        if ((slides != 0.0) != (period == 0 || layer % period != period - 1))
+            return sl_err_set(err, SL_REFUSED, "%s: %s says that layer %u %s, which is not supported: of '%s' it %s",
+                              sl_gguf_path(r->gguf), r->key, layer, slides != 0.0 ? "slides" : "does not slide",
+                              r->arch->name, slides != 0.0 ? "does not" : "does");
+    return SL_OK;
+}
+
+static sl_status read_pattern(reader *r, const sl_hparams *hp, sl_err *err)
+{
+    uint64_t period = r->arch->sliding_period;
+    const sl_gguf_value *value = sl_gguf_find(r->gguf, key_of(r, "attention.sliding_window_pattern"));
+    if (value && value->type == SL_GGUF_TYPE_ARRAY)
+        return check_slides(r, value, hp, err);
+    sl_status status = value ? sl_gguf_get_uint(r->gguf, r->key, 0, MAX_LAYERS, &period, err) : SL_OK;
+    if (status == SL_OK && period != r->arch->sliding_period)
+        status = sl_err_set(err, SL_REFUSED, "%s: %s is %" PRIu64 ", which is not supported (%u is)",
+                            sl_gguf_path(r->gguf), r->key, period, r->arch->sliding_period);
+    return status;
+}
+
 static sl_status read_sliding(reader *r, sl_hparams *hp, sl_err *err)
 {
-    uint64_t span = r->arch->sliding_default, period = r->arch->sliding_period;
+    uint64_t span = r->arch->sliding_default;
     sl_status status = SL_OK;
     if (has(r, "attention.sliding_window"))
         status = sl_gguf_get_uint(r->gguf, key_of(r, "attention.sliding_window"), 0, UINT32_MAX, &span, err);
@@ -184,11 +215,8 @@ static sl_status read_sliding(reader *r, sl_hparams *hp, sl_err *err)
         status = sl_err_set(err, SL_REFUSED,
                             "%s: %s is %" PRIu64 ": which layers of architecture '%s' slide is not known",
                             sl_gguf_path(r->gguf), r->key, span, r->arch->name);
-    if (status == SL_OK && span > 0 && has(r, "attention.sliding_window_pattern"))
-        status = sl_gguf_get_uint(r->gguf, key_of(r, "attention.sliding_window_pattern"), 0, MAX_LAYERS, &period, err);
-    if (status == SL_OK && period != r->arch->sliding_period)
-        status = sl_err_set(err, SL_REFUSED, "%s: %s is %" PRIu64 ", which is not supported (%u is)",
-                            sl_gguf_path(r->gguf), r->key, period, r->arch->sliding_period);
+    if (status == SL_OK && span > 0)
+        status = read_pattern(r, hp, err);
     hp->sliding_span = r->arch->flags & SL_ARCH_SLIDES ? (uint32_t)span : 0;
     return status;
 }

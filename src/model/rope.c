@@ -248,9 +248,14 @@ void sl_rope_turn(const sl_rope *rope, bool scaled, const double *freq, uint64_t
     }
 }
 
+bool sl_rope_is_plain(const sl_rope *rope)
+{
+    return rope->kind == SL_ROPE_KIND_LINEAR && rope->magnitude == 1.0 && rope->sliding_base == 0.0;
+}
+
 uint64_t sl_rope_hash(const sl_rope *rope, const float *divisors)
 {
-    if (rope->kind == SL_ROPE_KIND_LINEAR && rope->magnitude == 1.0 && rope->sliding_base == 0.0)
+    if (sl_rope_is_plain(rope))
         return divisors ? sl_hash(divisors, rope->dims / 2 * sizeof *divisors) : 0;
     const double numbers[] = {(double)rope->kind, (double)rope->dims, rope->base, rope->factor, rope->original,
                               rope->magnitude,    rope->fast,         rope->slow, rope->low,    rope->high,

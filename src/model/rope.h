@@ -53,6 +53,8 @@ double sl_rope_magnitude(const sl_rope *rope);
 /* Sine and cosine of position `pos`, rounded once: [dims / 2] each. scaled: by the rule; else a sliding layer's. */
 void sl_rope_turn(const sl_rope *rope, bool scaled, const double *freq, uint64_t pos, float *cos_out, float *sin_out);
 
+/* Positions are turned as they are, or divided: what the hash below gives 0 for where there are no divisors. */
+bool sl_rope_is_plain(const sl_rope *rope);
 /* Of everything that sines and cosines depend on, for a context's identity; 0 for a linear rule without divisors. */
 uint64_t sl_rope_hash(const sl_rope *rope, const float *divisors);
 

@@ -165,11 +165,26 @@ static bool find_type(uint32_t ggml_type, sl_wtype *out)
     return false;
 }
 
+/* Is there "blk.N.ffn_gate.0.weight", the first expert's, beside no "blk.N.ffn_gate_exps.weight"? */
+static bool has_single_experts(const sl_gguf *gguf, const char *name)
+{
+    static const char ending[] = "_exps.weight";
+    char single[sizeof ((sl_tensor_want *)0)->name + 8];
+    const size_t n = strlen(name), stem = n < sizeof ending ? 0 : n - (sizeof ending - 1);
+    if (stem == 0 || strcmp(name + stem, ending) != 0)
+        return false;
+    snprintf(single, sizeof single, "%.*s.0.weight", (int)stem, name);
+    return sl_gguf_tensor_find(gguf, single) != NULL;
+}
+
 sl_status sl_tensor_want_find(const sl_gguf *gguf, const sl_tensor_want *w, const sl_gguf_tensor **out, sl_wtype *type,
                               sl_err *err)
 {
     const char *path = sl_gguf_path(gguf);
     const sl_gguf_tensor *tensor = *out = sl_gguf_tensor_find(gguf, w->name);
+    if (!tensor && w->n_stacked > 1 && has_single_experts(gguf, w->name))
+        return sl_err_set(err, SL_REFUSED, "%s: tensor %s is missing, its experts are tensors of their own, as old "
+                          "converters wrote them: convert the model again", path, w->name);
     if (!tensor)
         return w->optional ? SL_OK : sl_err_set(err, SL_DAMAGED, "%s: tensor %s is missing", path, w->name);
     if (!find_type(tensor->type, type))

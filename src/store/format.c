@@ -10,6 +10,7 @@ enum {
     MAX_LAYERS = 65536, /* as sl_geom_check */
     FIXED_BYTES = 368,  /* of the superblock, before the layers */
     LAYER_BYTES = 16,
+    NUMBERS_BYTES = 8 * SL_FORMAT_ROPE_NUMBERS, /* behind the layers */
     HEAD_BYTES = 112, /* before the name */
     RECORD_HEAD = 56
 };
@@ -21,7 +22,8 @@ static const char RECORD_MAGIC[8] = {'S', 'L', 'U', 'I', 'C', 'E', 'R', 'C'};
 
 static uint64_t superblock_bytes(uint32_t n_layers)
 {
-    return sl_format_up(FIXED_BYTES + (uint64_t)LAYER_BYTES * n_layers + SL_FORMAT_CHECKSUM_BYTES, SL_FORMAT_SECTOR);
+    return sl_format_up(FIXED_BYTES + (uint64_t)LAYER_BYTES * n_layers + NUMBERS_BYTES + SL_FORMAT_CHECKSUM_BYTES,
+                        SL_FORMAT_SECTOR);
 }
 
 uint64_t sl_superblock_max_bytes(void)
@@ -145,6 +147,8 @@ uint64_t sl_superblock_encode(uint8_t *buf, const sl_identity *identity, const s
         sl_format_put(&at, geom->layers[i].head_dim, 4);
         sl_format_put(&at, geom->layers[i].span, 8);
     }
+    for (size_t i = 0; i < SL_FORMAT_ROPE_NUMBERS; i++)
+        put_double(&at, identity->rope_numbers[i]);
     return sl_format_seal(buf, (size_t)bytes);
 }
 
@@ -199,6 +203,8 @@ static sl_status decode_layers(sl_span *span, sl_budget *budget, sl_superblock *
         out->layers[i].head_dim = sl_span_u32(span);
         out->layers[i].span = sl_span_u64(span);
     }
+    for (size_t i = 0; i < SL_FORMAT_ROPE_NUMBERS; i++)
+        out->identity.rope_numbers[i] = take_double(span);
     out->geom.layers = out->layers;
     sl_err why;
     status = sl_geom_check(&out->geom, &why);

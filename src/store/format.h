@@ -16,6 +16,7 @@ enum {
     SL_FORMAT_VERSION = 2,
     SL_FORMAT_NAME_BYTES = 256,
     SL_FORMAT_FLAG_CHAT = 1,
+    SL_FORMAT_ROPE_NUMBERS = 5,
     SL_FORMAT_END_BYTES = 4096 /* of one copy of the end record */
 };
 
@@ -29,7 +30,10 @@ typedef struct sl_identity {
     uint32_t rope_kind; /* 0: none or linear scaling */
     uint32_t rope_dims; /* of a head: the first so many are rotated */
     double rope_base, rope_scale;
-    uint64_t rope_factors; /* hash of the factors of each frequency; 0: none */
+    uint64_t rope_factors; /* hash of the factors of each frequency and of the rule's numbers; 0: none */
+    /* The rule's numbers, all in that hash: the original length, the magnitude, YaRN's fast and slow turns and share of
+     * unscaled frequencies. 0: the model's own, or without bearing */
+    double rope_numbers[SL_FORMAT_ROPE_NUMBERS];
     uint32_t n_vocab;
     float attn_scale, softcap;           /* 0: the default; none */
     char name[SL_FORMAT_NAME_BYTES + 1]; /* the model's, for people; not part of the comparison */

@@ -32,6 +32,15 @@ typedef struct sl_geom {
     const sl_kv_layer *layers; /* [n_layers], borrowed for the geometry's life */
 } sl_geom;
 
+/* What a context keeps of its sliding layers. */
+typedef struct sl_slide {
+    bool drops;           /* only what rows can still see, and what follows; false: everything */
+    uint64_t back_tokens; /* and what rows so many tokens before the newest saw: a context can be cut back that far */
+    bool has_points;      /* and the window before the end of every eighth segment: it can be cut back to there */
+} sl_slide;
+
+enum { SL_POINT_TOKENS = 8 * SL_SEGMENT_TOKENS };
+
 /* Refuses: no layers, head_dim not a multiple of 16 or over SL_MAX_HEAD_DIM, Q8_0 with head_dim not a multiple of
  * 32 (hint: f16), sizes that overflow. */
 sl_status sl_geom_check(const sl_geom *geom, sl_err *err) SL_CHECK;

@@ -33,6 +33,8 @@ static sl_status check_options(const sl_kv_options *options, sl_err *err)
                           SL_SECTOR_BYTES);
     if (!options->dir)
         return sl_err_set(err, SL_USAGE, "no directory for the cache file");
+    if (options->keep && options->slide.drops)
+        return sl_err_set(err, SL_USAGE, "a context that is kept keeps all of its sliding layers");
     if (options->durable_tokens > 0 && (!options->durable || options->keep))
         return sl_err_set(err, SL_USAGE, "a part of a context can only be read");
     if (options->durable && options->durable_tokens > sl_durable_get(options->durable).n_tokens)
@@ -107,12 +109,12 @@ static sl_status create_members(sl_kv *kv, const sl_kv_options *options, sl_err 
     }
     status = sl_kvfile_init(&kv->file, &file, err);
     if (status == SL_OK)
-        status = sl_parts_init(&kv->parts, &kv->geom, options->max_tokens, kv->budget, err);
+        status = sl_parts_init(&kv->parts, &kv->geom, options->max_tokens, &options->slide, kv->budget, err);
     kv->parts.answer_from = options->answer_from;
     if (status == SL_OK && kv->durable) {
         const sl_layout *layout = sl_durable_layout(kv->durable);
-        kv->parts.data_off = layout->data_off;
-        kv->parts.stride = layout->stride;
+        sl_parts_lay(&kv->parts, layout->data_off, layout->stride);
+        kv->parts.is_over = !kv->keeps;
         if (!kv->keeps)
             kv->parts.own_part = kv->base_tokens / SL_PART_TOKENS;
     }
@@ -212,7 +214,13 @@ sl_status sl_kv_append(sl_kv *kv, uint32_t layer, const uint8_t *groups, uint64_
     sl_status status = check_layer(kv, layer, err);
     if (status == SL_OK)
         status = sl_kv_check_whole(kv, err);
-    return status == SL_OK ? sl_writer_append(kv->writer, layer, groups, n_new, err) : status;
+    const uint64_t n_before = sl_kv_tokens(kv, layer);
+    if (status == SL_OK)
+        status = sl_writer_append(kv->writer, layer, groups, n_new, err);
+    /* What failed may have begun to take the places of what rows still see. */
+    if (status != SL_OK && status != SL_USAGE && !sl_kv_has_window(kv, layer, n_before))
+        kv->is_lost = true;
+    return status;
 }
 
 sl_status sl_kv_pass_end(sl_kv *kv, sl_err *err)

@@ -31,6 +31,10 @@ typedef struct sl_kv_options {
     /* Token from which on passes of few rows follow one another. Parts of sliding layers that none of those rows sees
      * are the last to stay in memory. 0: all parts are alike. */
     uint64_t answer_from;
+    /* What is kept of sliding layers. Zeros: everything. With drops a pass may add any number of tokens; if one that
+     * was given up shall be cut back (sl_kv_truncate), at most back_tokens. Not with keep: a kept file holds
+     * everything. */
+    sl_slide slide;
     size_t slot_bytes;       /* the ring holds n_slots of these; raised to the largest part, rounded down to 4096 */
     size_t n_slots;          /* 2 or more; 0 with keep: the context is never walked, and has no ring */
     size_t read_bytes;       /* of one read, most: a multiple of a sector; 0: default */
@@ -97,14 +101,20 @@ sl_status sl_kv_commit(sl_kv *kv, const int32_t *ids, uint64_t intended_tokens, 
 sl_status sl_kv_finish(sl_kv *kv, sl_err *err) SL_CHECK;
 
 /* Part `part` of a layer (of the whole context, 1024 tokens each) as it is stored, the unfilled tile group included,
- * whole: from memory, or from flash and verified. For parts that were appended to this context. Between passes, or
- * after one that was cancelled behind the layer. out: a whole part. */
+ * whole: from memory, or from flash and verified. For parts that were appended to this context and not dropped. Between
+ * passes, or after one that was cancelled behind the layer. out: a whole part. */
 sl_status sl_kv_get_part(sl_kv *kv, uint32_t layer, uint64_t part, uint8_t *out, sl_err *err) SL_CHECK;
 
-/* Between passes; with keep, nothing that is committed: all layers forget what they have from n_tokens on (a layer that
- * has less keeps it), wherever it lies; what is left is as if the rest had never been there. A part that the cut falls
- * in is read and verified; it goes to this context's own file where it lay in the durable one. After an error all later
- * calls give SL_FAILED, but for SL_USAGE, which changes nothing. */
+/* The most tokens, n or fewer, to which sl_kv_truncate can go back: where sliding layers drop old parts, 0 in the worst
+ * case. */
+uint64_t sl_kv_find_point(const sl_kv *kv, uint64_t n_tokens);
+/* Whether every part behind n_tokens is there, for sl_kv_copy: sliding layers may have dropped some. */
+bool sl_kv_has_all(const sl_kv *kv, uint64_t n_tokens);
+
+/* Between passes; with keep, nothing that is committed; to a point (sl_kv_find_point), else SL_USAGE: all layers forget
+ * what they have from n_tokens on (a layer that has less keeps it), wherever it lies; what is left is as if the rest
+ * had never been there. A part that the cut falls in is read and verified; it goes to this context's own file where it
+ * lay in the durable one. After an error all later calls give SL_FAILED, but for SL_USAGE, which changes nothing. */
 sl_status sl_kv_truncate(sl_kv *kv, uint64_t n_tokens, sl_err *err) SL_CHECK;
 
 /* Appends to `to` the tokens that a context file has behind to's own, which are whole parts, up to n_tokens; verified.

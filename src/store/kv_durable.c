@@ -9,8 +9,10 @@
 
 static void load_whole_parts(sl_kv *kv, uint32_t layer, uint64_t n_parts)
 {
-    for (uint64_t part = 0; part < n_parts; part++)
+    for (uint64_t part = 0; part < n_parts; part++) {
+        (void)sl_parts_take_turn(&kv->parts, layer, part);
         kv->parts.checksums[sl_parts_at(&kv->parts, layer, part)] = sl_durable_part(kv->durable, layer, part);
+    }
     sl_writer_start(kv->writer, layer, n_parts * SL_PART_TOKENS);
     const uint8_t none = 0;
     const sl_growth growth = {.n_groups = n_parts * SL_PART_TILES, .piece = &none};

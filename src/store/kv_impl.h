@@ -34,6 +34,8 @@ sl_status sl_kv_load(sl_kv *kv, sl_err *err) SL_CHECK;
  * that gave), or from where they stay. */
 sl_status sl_kv_fetch(sl_kv *kv, uint32_t layer, uint64_t part, uint8_t *room, const uint8_t **groups,
                       sl_err *err) SL_CHECK;
+/* Whether the parts of a layer are there that rows behind its first n_tokens see, and the one that these end in. */
+bool sl_kv_has_window(const sl_kv *kv, uint32_t layer, uint64_t n_tokens);
 /* SL_OK, or that it is lost. */
 sl_status sl_kv_check_whole(const sl_kv *kv, sl_err *err) SL_CHECK;
 

@@ -160,7 +160,8 @@ static uint8_t *adopting_memory(const sl_stream *stream, const sl_ring_item *ite
     const sl_parts *parts = stream->options.parts;
     size_t at = sl_parts_at(parts, item->pos.layer, item->pos.part);
     bool is_full = item->n_groups == sl_parts_capacity(parts, item->pos.part);
-    return is_full && parts->places[at] == SL_PLACE_WANTED ? parts->memory[at] : NULL;
+    bool is_its = sl_parts_holds(parts, item->pos.layer, item->pos.part);
+    return is_full && is_its && parts->places[at] == SL_PLACE_WANTED ? parts->memory[at] : NULL;
 }
 
 /* Enters and leaves with the lock held. */
@@ -170,9 +171,11 @@ static void adopt(sl_stream *stream, const sl_ring_item *item)
     if (!memory)
         return;
     size_t bytes = (size_t)(item->n_groups * stream->layers[item->pos.layer].group_bytes);
+    stream->is_adopting = true;
     pthread_mutex_unlock(&stream->lock);
     memcpy(memory, item->data, bytes);
     pthread_mutex_lock(&stream->lock);
+    stream->is_adopting = false;
     sl_parts *parts = stream->options.parts;
     parts->places[sl_parts_at(parts, item->pos.layer, item->pos.part)] = SL_PLACE_RESIDENT;
     stream->bytes_resident += bytes;

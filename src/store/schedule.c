@@ -24,8 +24,7 @@ static void fill_item(const sl_stream *stream, sl_pos pos, uint64_t groups, sl_r
     memset(item, 0, sizeof *item);
     item->pos = pos;
     item->n_groups = is_closed ? (uint32_t)SL_PART_TILES : (uint32_t)in_part;
-    item->off = sl_parts_segment_off(stream->options.parts, pos.part) + layer->block_off +
-                pos.part % SL_SEGMENT_PARTS * layer->part_bytes;
+    item->off = sl_parts_off(stream->options.parts, pos.layer, pos.part);
     size_t bytes = (size_t)(item->n_groups * layer->group_bytes);
     item->flash_bytes = bytes / SL_SECTOR_BYTES * SL_SECTOR_BYTES;
     item->bytes = (bytes + SL_SECTOR_BYTES - 1) / SL_SECTOR_BYTES * SL_SECTOR_BYTES;

@@ -100,13 +100,9 @@ static sl_status init_layers(sl_stream *stream, sl_err *err)
         status = sl_mem_map(budget, (size_t)geom->n_layers * SL_SECTOR_BYTES, "waiting pieces", &stream->pieces, err);
     if (status != SL_OK)
         return status;
-    uint64_t off = 0;
     for (uint32_t i = 0; i < geom->n_layers; i++) {
-        stream->layers[i].block_off = off;
         stream->layers[i].group_bytes = sl_geom_group_bytes(geom, i);
-        stream->layers[i].part_bytes = sl_geom_part_bytes(geom, i);
         stream->layers[i].piece = stream->pieces + (size_t)i * SL_SECTOR_BYTES;
-        off += sl_geom_block_bytes(geom, i);
     }
     return SL_OK;
 }
@@ -394,7 +390,7 @@ void sl_stream_release(sl_stream *stream, const sl_kv_part *part)
     pthread_mutex_unlock(&stream->lock);
 }
 
-sl_status sl_stream_grow_begin(sl_stream *stream, uint32_t layer, bool has_new_groups, sl_err *err)
+sl_status sl_stream_grow_begin(sl_stream *stream, uint32_t layer, uint64_t n_new_groups, sl_err *err)
 {
     sl_status status = SL_OK;
     pthread_mutex_lock(&stream->lock);
@@ -402,12 +398,17 @@ sl_status sl_stream_grow_begin(sl_stream *stream, uint32_t layer, bool has_new_g
         status = sl_err_set(err, SL_USAGE, "layer %" PRIu32 " grows before its parts have been walked", layer);
     } else {
         stream->grew_inside = stream->grew_inside || stream->is_active;
-        stream->is_growing = stream->is_growing || stream->is_active || has_new_groups;
+        stream->is_growing = stream->is_growing || stream->is_active || n_new_groups > 0;
     }
-    if (status == SL_OK && has_new_groups) {
+    if (status == SL_OK && n_new_groups > 0) {
         sl_stream_layer *grown = &stream->layers[layer];
+        uint64_t from = grown->n_groups / SL_PART_TILES, end = sl_parts_of_groups(grown->n_groups + n_new_groups);
+        if (stream->options.parts->layers[layer].n_turns > 0 && end > sl_parts_of_groups(grown->n_groups)) {
+            from = 0;
+            grown->first_pass = 0;
+        }
         grown->has_grown = false;
-        sl_stream_rewind(stream, (sl_pos){stream->pass + 1, layer, grown->n_groups / SL_PART_TILES});
+        sl_stream_rewind(stream, (sl_pos){stream->pass + 1, layer, from});
     }
     pthread_mutex_unlock(&stream->lock);
     return status;

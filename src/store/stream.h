@@ -49,9 +49,11 @@ bool sl_stream_is_ready(sl_stream *stream, uint32_t layer); /* as sl_kv_is_ready
 void sl_stream_release(sl_stream *stream, const sl_kv_part *part);
 sl_status sl_stream_end(sl_stream *stream, sl_err *err) SL_CHECK;
 
-/* Before a layer gets new full tile groups: read-ahead that would miss them is taken back. SL_USAGE when the pass has
- * parts of the layer left to walk. */
-sl_status sl_stream_grow_begin(sl_stream *stream, uint32_t layer, bool has_new_groups, sl_err *err) SL_CHECK;
+/* Before a layer gets new full tile groups: read-ahead that would miss them, or whose parts lose their slots to new
+ * ones, is taken back. SL_USAGE when the pass has parts of the layer left to walk. */
+sl_status sl_stream_grow_begin(sl_stream *stream, uint32_t layer, uint64_t n_new_groups, sl_err *err) SL_CHECK;
+/* Inside growing, before the first bytes of a part: the slot becomes its own. */
+void sl_stream_take_turn(sl_stream *stream, uint32_t layer, uint64_t part);
 
 /* What a layer holds after growing. */
 typedef struct sl_growth {
@@ -69,6 +71,8 @@ void sl_stream_grow_end(sl_stream *stream, uint32_t layer, const sl_growth *grow
 sl_status sl_stream_pause(sl_stream *stream, uint8_t **room, sl_err *err) SL_CHECK;
 /* After sl_stream_pause: the layer has its first n_groups from now on, which are whole parts. */
 void sl_stream_cut(sl_stream *stream, uint32_t layer, uint64_t n_groups);
+/* Likewise: the slot of a part that the file below has is the part's again. */
+void sl_stream_return(sl_stream *stream, uint32_t layer, uint64_t part, uint64_t checksum);
 /* Of the open part's bytes on flash. */
 uint64_t sl_stream_open_checksum(const sl_stream *stream, uint32_t layer);
 

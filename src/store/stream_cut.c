@@ -33,19 +33,55 @@ sl_status sl_stream_pause(sl_stream *stream, uint8_t **room, sl_err *err)
 
 void sl_stream_cut(sl_stream *stream, uint32_t layer, uint64_t n_groups)
 {
-    const sl_parts *parts = stream->options.parts;
+    sl_parts *parts = stream->options.parts;
     sl_stream_layer *cut = &stream->layers[layer];
     assert(n_groups % SL_PART_TILES == 0 && n_groups <= cut->n_groups);
     pthread_mutex_lock(&stream->lock);
     for (uint64_t part = n_groups / SL_PART_TILES; part < sl_parts_of_groups(cut->n_groups); part++) {
         uint64_t left = cut->n_groups - part * SL_PART_TILES;
         uint64_t held = left < SL_PART_TILES ? left : SL_PART_TILES;
-        if (parts->places[sl_parts_at(parts, layer, part)] == SL_PLACE_RESIDENT)
+        uint8_t *place = &parts->places[sl_parts_at(parts, layer, part)];
+        if (sl_parts_holds(parts, layer, part) && *place == SL_PLACE_RESIDENT)
             stream->bytes_resident -= held * cut->group_bytes;
+        if (sl_parts_end_turn(parts, layer, part) && *place == SL_PLACE_RESIDENT)
+            *place = SL_PLACE_WANTED;
     }
     cut->n_groups = n_groups;
     cut->first_pass = 0;
     cut->piece_bytes = 0;
+    pthread_mutex_unlock(&stream->lock);
+}
+
+/* A slot that parts take turns in: what memory holds of the part that had it goes. Under the lock. */
+static void give_up(sl_stream *stream, uint32_t layer, uint64_t part)
+{
+    sl_parts *parts = stream->options.parts;
+    uint8_t *place = &parts->places[sl_parts_at(parts, layer, part)];
+    if (*place != SL_PLACE_RESIDENT)
+        return;
+    *place = SL_PLACE_WANTED;
+    stream->bytes_resident -= parts->layers[layer].part_bytes;
+}
+
+void sl_stream_take_turn(sl_stream *stream, uint32_t layer, uint64_t part)
+{
+    pthread_mutex_lock(&stream->lock);
+    /* The part before may be on its way into the slot's memory. */
+    while (stream->is_adopting)
+        (void)sl_os_cond_wait_until(&stream->wake_caller, &stream->lock, sl_os_seconds() + LOOK_EVERY_S);
+    if (sl_parts_take_turn(stream->options.parts, layer, part))
+        give_up(stream, layer, part);
+    pthread_mutex_unlock(&stream->lock);
+}
+
+void sl_stream_return(sl_stream *stream, uint32_t layer, uint64_t part, uint64_t checksum)
+{
+    sl_parts *parts = stream->options.parts;
+    pthread_mutex_lock(&stream->lock);
+    if (sl_parts_take_turn(parts, layer, part)) {
+        give_up(stream, layer, part);
+        parts->checksums[sl_parts_at(parts, layer, part)] = checksum;
+    }
     pthread_mutex_unlock(&stream->lock);
 }
 

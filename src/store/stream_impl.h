@@ -14,7 +14,7 @@ enum {
 };
 
 typedef struct sl_stream_layer {
-    uint64_t block_off, group_bytes, part_bytes;
+    uint64_t group_bytes;
     uint64_t n_groups;      /* stored */
     uint64_t walk_groups;   /* when the current pass began */
     uint64_t open_checksum; /* of the open part's flash bytes */
@@ -76,6 +76,7 @@ struct sl_stream {
     /* under lock from here on */
     bool stopping, is_rehearsing;
     bool is_pausing;        /* somebody waits until the ring is empty */
+    bool is_adopting;       /* a part is being copied to the memory where it stays */
     sl_err queue_failure; /* why it could not be made; SL_OK: it can, or was not tried */
     sl_stream_note notes[SL_STREAM_NOTES];
     size_t n_notes;

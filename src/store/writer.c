@@ -143,27 +143,26 @@ static sl_status stage(sl_writer *writer, const uint8_t *bytes, size_t n, uint64
 
 static uint64_t part_off(const append_run *run, uint64_t part)
 {
-    const sl_geom *geom = run->writer->options.geom;
-    return sl_parts_segment_off(run->writer->options.parts, part) + sl_geom_block_off(geom, 0, run->layer) +
-           part % SL_SEGMENT_PARTS * sl_geom_part_bytes(geom, run->layer);
+    return sl_parts_off(run->writer->options.parts, run->layer, part);
 }
 
 /* Before the first write into a block, at `off` of it: the rest gets its disk space in one piece, although windows fill
  * it bit by bit between other layers' writes. */
 static sl_status reserve_block(const append_run *run, uint64_t part, uint64_t off, sl_err *err)
 {
+    const sl_parts *parts = run->writer->options.parts;
+    const sl_parts_layer *of = &parts->layers[run->layer];
     writer_layer *layer = &run->writer->layers[run->layer];
-    uint64_t segment = part / SL_SEGMENT_PARTS;
+    uint64_t slot = sl_parts_slot(of, part), segment = slot / SL_SEGMENT_PARTS, first = segment * SL_SEGMENT_PARTS;
     if (segment < layer->reserved_segments)
         return SL_OK;
-    uint64_t first_part = segment * SL_SEGMENT_PARTS;
-    uint64_t bytes = (run->writer->options.parts->max_groups - first_part * SL_PART_TILES) * run->group_bytes;
+    uint64_t bytes = of->n_turns > 0 ? (of->n_slots - first) * of->part_bytes
+                                     : (parts->max_groups - first * SL_PART_TILES) * run->group_bytes;
     uint64_t block = sl_geom_block_bytes(run->writer->options.geom, run->layer);
     /* Whole sectors: a file that ended inside one would get that page zeroed, and so cached, when it grows. */
     bytes = (bytes < block ? bytes : block) / SL_SECTOR_BYTES * SL_SECTOR_BYTES;
     /* From this part, not the block's first, which may lie in the file below. */
-    uint64_t before = part % SL_SEGMENT_PARTS * sl_geom_part_bytes(run->writer->options.geom, run->layer);
-    uint64_t end = part_off(run, part) - before + bytes;
+    uint64_t end = part_off(run, part) - slot % SL_SEGMENT_PARTS * of->part_bytes + bytes;
     sl_status status = sl_kvfile_reserve(run->writer->options.file, off, end - off, err);
     if (status == SL_OK)
         layer->reserved_segments = segment + 1;
@@ -200,11 +199,21 @@ static sl_status append_flash(append_run *run, const uint8_t *bytes, size_t n, s
 static sl_status append_part(append_run *run, const uint8_t *groups, uint64_t left, uint64_t *n_groups, sl_err *err)
 {
     sl_parts *parts = run->writer->options.parts;
+    const sl_parts_layer *of = &parts->layers[run->layer];
     uint64_t used = run->n_groups % SL_PART_TILES;
     uint64_t part = run->n_groups / SL_PART_TILES;
     size_t at = sl_parts_at(parts, run->layer, part);
     uint64_t n = SL_PART_TILES - used < left ? SL_PART_TILES - used : left;
     size_t bytes = (size_t)n * run->group_bytes;
+    uint64_t last_part = (run->n_groups + left - 1) / SL_PART_TILES;
+    if (used == 0 && sl_parts_slot(of, part) < of->n_turns && part + of->n_turns <= last_part) {
+        /* Nobody will see it: another part has the slot when this append is done. */
+        run->n_groups += n;
+        *n_groups = n;
+        return SL_OK;
+    }
+    if (used == 0)
+        sl_stream_take_turn(run->writer->options.stream, run->layer, part);
     if (used == 0 && parts->places[at] == SL_PLACE_WANTED)
         parts->places[at] = SL_PLACE_RESIDENT; /* nothing of it is on flash yet: an ephemeral one's never will be */
     sl_status status = SL_OK;
@@ -288,7 +297,7 @@ sl_status sl_writer_append(sl_writer *writer, uint32_t layer, const uint8_t *gro
                           layer, state->n_tokens, n_new, writer->options.max_tokens);
     uint64_t n_tokens = state->n_tokens % SL_TILE + n_new;
     uint64_t n_full = n_tokens / SL_TILE;
-    sl_status status = sl_stream_grow_begin(writer->options.stream, layer, n_full > 0, err);
+    sl_status status = sl_stream_grow_begin(writer->options.stream, layer, n_full, err);
     if (status != SL_OK)
         return status;
     append_run run = {.writer = writer, .layer = layer};
@@ -310,8 +319,9 @@ void sl_writer_start(sl_writer *writer, uint32_t layer, uint64_t n_tokens)
 {
     assert(n_tokens % SL_PART_TOKENS == 0);
     writer->layers[layer].n_tokens = n_tokens;
-    /* Its last segment's space is there; what more of it is asked for again. */
-    writer->layers[layer].reserved_segments = n_tokens / SL_SEGMENT_TOKENS;
+    /* Its last segment's space is there; what more of it is asked for again. Slots that parts take turns in stay. */
+    if (writer->options.parts->layers[layer].n_turns == 0)
+        writer->layers[layer].reserved_segments = n_tokens / SL_SEGMENT_TOKENS;
 }
 
 void sl_writer_cut_tail(sl_writer *writer, uint32_t layer, uint32_t n_tokens)

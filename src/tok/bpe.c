@@ -6,7 +6,6 @@
 #include "tok/merge.h"
 #include "tok/quote.h"
 
-enum { SHORT_PIECE = 64 };
 static const uint32_t none = SL_MERGE_NONE; /* no merge, no neighbour */
 
 static uint32_t pair_hash(uint32_t left, uint32_t right)
@@ -121,30 +120,15 @@ static uint32_t symbols_start(const sl_bpe *bpe, sl_tok_text piece, uint32_t *id
     return n;
 }
 
-/* A scan for the lowest rank beats a heap on the few bytes of a word. */
-static uint32_t merge_short(const sl_bpe *bpe, uint32_t *ids, uint32_t n)
+static uint32_t short_rank(const void *arg, const uint32_t *at)
 {
-    uint32_t ranks[SHORT_PIECE]; /* of the merge of symbols i and i + 1 */
-    for (uint32_t i = 0; i + 1 < n; i++)
-        ranks[i] = merge_find(bpe, ids[i], ids[i + 1]);
-    while (n > 1) {
-        uint32_t best = 0;
-        for (uint32_t i = 1; i + 1 < n; i++)
-            if (ranks[i] < ranks[best])
-                best = i;
-        if (ranks[best] == none)
-            break;
-        ids[best] = bpe->merges[ranks[best]].result;
-        n--;
-        memmove(ids + best + 1, ids + best + 2, (n - best - 1) * sizeof *ids);
-        if (best + 1 < n) {
-            memmove(ranks + best + 1, ranks + best + 2, (n - best - 2) * sizeof *ranks);
-            ranks[best] = merge_find(bpe, ids[best], ids[best + 1]);
-        }
-        if (best > 0)
-            ranks[best - 1] = merge_find(bpe, ids[best - 1], ids[best]);
-    }
-    return n;
+    return merge_find(arg, at[0], at[1]);
+}
+
+static uint32_t short_join(const void *arg, uint32_t left, uint32_t rank)
+{
+    (void)left;
+    return ((const sl_bpe *)arg)->merges[rank].result;
 }
 
 /* A long piece: a symbol is known by its place among the first ones. */
@@ -208,10 +192,12 @@ static sl_status encode_long(const sl_bpe *bpe, sl_tok_text text, sl_ids *out, u
 
 sl_status sl_bpe_encode(const sl_bpe *bpe, sl_tok_text piece, sl_ids *out, uint64_t *n_dropped, sl_err *err)
 {
-    if (piece.size > SHORT_PIECE)
+    if (piece.size > SL_MERGE_SHORT)
         return encode_long(bpe, piece, out, n_dropped, err);
-    uint32_t ids[SHORT_PIECE];
+    const sl_short_merging merging = {short_rank, short_join, bpe};
+    uint32_t ids[SL_MERGE_SHORT + 1];
     uint32_t n = symbols_start(bpe, piece, ids);
+    ids[n] = none;
     *n_dropped += piece.size - n;
-    return ids_append(bpe, ids, merge_short(bpe, ids, n), out, err);
+    return ids_append(bpe, ids, sl_merge_short(&merging, ids, n), out, err);
 }

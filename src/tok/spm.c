@@ -8,7 +8,7 @@
 #include "tok/merge.h"
 
 /* Unused pieces are tokens for taking apart: longer ones than any that was trained are left out. */
-enum { SHORT_RUN = 64, UNUSED_BYTES = 128, PAIR_BITS = 20 };
+enum { UNUSED_BYTES = 128, PAIR_BITS = 20 };
 static const uint32_t none = SL_MERGE_NONE;
 
 /* Bytes of a character of valid UTF-8 by its first one. */
@@ -144,13 +144,24 @@ void sl_spm_deinit(sl_spm *spm)
 
 /* --------------------------------------------------------------------------------------------------------- encoding */
 
+static bool may_join(const sl_spm *spm, uint32_t left, uint32_t right)
+{
+    uint32_t bit = pair_bit(left, right);
+    return spm->pairs[bit / 64] >> bit % 64 & 1;
+}
+
+bool sl_spm_may_join(const sl_spm *spm, const char *left, const char *right)
+{
+    return may_join(spm, char_pack(left, char_bytes(*left)), char_pack(right, char_bytes(*right)));
+}
+
 size_t sl_spm_run(const sl_spm *spm, sl_tok_text text)
 {
     uint32_t left = 0;
     for (size_t at = 0, n; at < text.size; at += n) {
         n = char_bytes(text.data[at]);
-        uint32_t right = char_pack(text.data + at, n), bit = pair_bit(left, right);
-        if (at > 0 && !(spm->pairs[bit / 64] >> bit % 64 & 1))
+        uint32_t right = char_pack(text.data + at, n);
+        if (at > 0 && !may_join(spm, left, right))
             return at;
         left = right;
     }
@@ -198,30 +209,16 @@ static sl_status symbol_put(const run *r, uint32_t from, uint32_t end, sl_ids *o
     return status;
 }
 
-/* A scan for the lowest rank beats a heap on the few characters of a word. starts [n + 1]: of the symbols, and the end.
- * Returns how many remain. */
-static uint32_t merge_short(const run *r, uint32_t *starts, uint32_t n)
+static uint32_t short_rank(const void *arg, const uint32_t *at)
 {
-    uint32_t ranks[SHORT_RUN]; /* of the merge of symbols i and i + 1 */
-    for (uint32_t i = 0; i + 1 < n; i++)
-        ranks[i] = span_rank(r, starts[i], starts[i + 2]);
-    while (n > 1) {
-        uint32_t best = 0;
-        for (uint32_t i = 1; i + 1 < n; i++)
-            if (ranks[i] < ranks[best])
-                best = i;
-        if (ranks[best] == none)
-            break;
-        memmove(starts + best + 1, starts + best + 2, (n - best - 1) * sizeof *starts);
-        n--;
-        if (best + 1 < n) {
-            memmove(ranks + best + 1, ranks + best + 2, (n - best - 2) * sizeof *ranks);
-            ranks[best] = span_rank(r, starts[best], starts[best + 2]);
-        }
-        if (best > 0)
-            ranks[best - 1] = span_rank(r, starts[best - 1], starts[best + 1]);
-    }
-    return n;
+    return span_rank(arg, at[0], at[2]);
+}
+
+static uint32_t short_join(const void *arg, uint32_t left, uint32_t rank)
+{
+    (void)arg;
+    (void)rank;
+    return left;
 }
 
 static uint32_t long_rank(void *arg, uint32_t left, uint32_t right, uint32_t end)
@@ -254,16 +251,17 @@ static sl_status encode_long(run *r, sl_ids *out, sl_err *err)
 
 static sl_status run_encode(const run *r, sl_ids *out, sl_err *err)
 {
-    uint32_t starts[SHORT_RUN + 1], n = 0;
+    const sl_short_merging merging = {short_rank, short_join, r};
+    uint32_t starts[SL_MERGE_SHORT + 1], n = 0;
     size_t at = 0;
-    for (; at < r->size && n < SHORT_RUN; at += char_bytes(r->data[at]))
+    for (; at < r->size && n < SL_MERGE_SHORT; at += char_bytes(r->data[at]))
         starts[n++] = (uint32_t)at;
     if (at < r->size) {
         run copy = *r;
         return encode_long(&copy, out, err);
     }
     starts[n] = (uint32_t)at;
-    n = merge_short(r, starts, n);
+    n = sl_merge_short(&merging, starts, n);
     sl_status status = SL_OK;
     for (uint32_t i = 0; i < n && status == SL_OK; i++)
         status = symbol_put(r, starts[i], starts[i + 1], out, err);

@@ -31,6 +31,9 @@ void sl_spm_deinit(sl_spm *spm);
 /* Bytes of the first run of text (UTF-8): it ends where no piece could go on, so that each run may be encoded apart. */
 size_t sl_spm_run(const sl_spm *spm, sl_tok_text text);
 
+/* Could a piece go on from the character at `left` to the one at `right`? False: runs end between the two. */
+bool sl_spm_may_join(const sl_spm *spm, const char *left, const char *right);
+
 /* Appends the ids of a run of n bytes: O(n log n) time and, above 64 characters, 20 n bytes of memory for the time of
  * the call. */
 sl_status sl_spm_encode(const sl_spm *spm, sl_tok_text run, sl_ids *out, sl_err *err) SL_CHECK;

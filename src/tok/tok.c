@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "tok/bpe.h"
+#include "tok/cut.h"
 #include "tok/pretok.h"
 #include "tok/quote.h"
 #include "tok/special.h"
@@ -18,6 +19,7 @@ struct sl_tok {
     sl_spm spm;         /* SentencePiece, where vocab.is_pieces */
     sl_specials specials;
     sl_words words;
+    sl_cuts cuts;
     int32_t bos_id, eos_id, eot_id;
     bool add_bos, add_space_prefix;
     bool ignores_merges; /* a word that is a token is that token */
@@ -125,6 +127,7 @@ sl_status sl_tok_create(const sl_tok_source *source, sl_budget *budget, sl_tok *
         sl_tok_destroy(tok);
         return status;
     }
+    sl_cuts_init(&tok->cuts, &tok->specials, tok->vocab.is_pieces ? &tok->spm : NULL, tok->add_space_prefix);
     *out = tok;
     return SL_OK;
 }
@@ -148,7 +151,7 @@ typedef struct encoding {
     sl_tok *tok;
     bool special;
     sl_ids *out;
-    uint64_t n_dropped;
+    uint64_t n_dropped, n_before; /* bytes in front of the text, for messages */
 } encoding;
 
 /* A word apart: what is encoded of it depends on nothing else. */
@@ -271,8 +274,8 @@ static sl_status encode(encoding *enc, sl_tok_text text, bool has_lead, uint64_t
 {
     size_t valid = sl_utf8_check(text.data, text.size);
     if (valid != text.size)
-        return sl_err_set(err, SL_FAILED, "text is not UTF-8: byte 0x%02x at offset %zu", (uint8_t)text.data[valid],
-                          valid);
+        return sl_err_set(err, SL_FAILED, "text is not UTF-8: byte 0x%02x at offset %" PRIu64,
+                          (uint8_t)text.data[valid], enc->n_before + valid);
     const size_t n_before = enc->out->n;
     sl_status status = enc->tok->vocab.is_pieces ? encode_pieces(enc, text, has_lead, err)
                                                  : encode_bytes(enc, text, err);
@@ -286,15 +289,89 @@ static sl_status encode(encoding *enc, sl_tok_text text, bool has_lead, uint64_t
 sl_status sl_tok_encode(sl_tok *tok, const char *text, size_t size, bool special, sl_ids *out, uint64_t *n_dropped,
                         sl_err *err)
 {
-    encoding enc = {tok, special, out, 0};
+    encoding enc = {tok, special, out, 0, 0};
     return encode(&enc, (sl_tok_text){text, size}, tok->add_space_prefix, n_dropped, err);
 }
 
 sl_status sl_tok_encode_more(sl_tok *tok, const char *text, size_t size, bool special, sl_ids *out,
                              uint64_t *n_dropped, sl_err *err)
 {
-    encoding enc = {tok, special, out, 0};
+    encoding enc = {tok, special, out, 0, 0};
     return encode(&enc, (sl_tok_text){text, size}, false, n_dropped, err);
+}
+
+/* ------------------------------------------------------------------------------------------------------- in pieces */
+
+void sl_tok_feed_start(sl_tok_feed *feed, sl_tok *tok, bool goes_on, bool special)
+{
+    *feed = (sl_tok_feed){.tok = tok, .special = special, .has_lead = !goes_on && tok->add_space_prefix};
+}
+
+void sl_tok_feed_deinit(sl_tok_feed *feed)
+{
+    sl_mem_free(feed->tok->budget, feed->held);
+    feed->held = NULL;
+}
+
+static sl_status feed_encode(sl_tok_feed *feed, sl_tok_text text, sl_ids *out, sl_err *err)
+{
+    if (text.size == 0)
+        return SL_OK;
+    encoding enc = {feed->tok, feed->special, out, 0, feed->n_before};
+    sl_status status = encode(&enc, text, feed->has_lead, &feed->n_dropped, err);
+    feed->has_lead = false;
+    feed->n_before += text.size;
+    return status;
+}
+
+static sl_status feed_hold(sl_tok_feed *feed, const char *text, size_t size, sl_err *err)
+{
+    if (size == 0)
+        return SL_OK;
+    if (size > feed->cap - feed->n_held) {
+        size_t cap = feed->n_held + size + feed->cap;
+        char *held;
+        sl_status status = sl_mem_new(feed->tok->budget, cap, 1, "a text's end", &held, err);
+        if (status != SL_OK)
+            return status;
+        if (feed->n_held > 0)
+            memcpy(held, feed->held, feed->n_held);
+        sl_mem_free(feed->tok->budget, feed->held);
+        feed->held = held;
+        feed->cap = cap;
+    }
+    memcpy(feed->held + feed->n_held, text, size);
+    feed->n_held += size;
+    return SL_OK;
+}
+
+sl_status sl_tok_feed_put(sl_tok_feed *feed, const char *text, size_t size, sl_ids *out, sl_err *err)
+{
+    const bool was_held = feed->n_held > 0;
+    sl_status status = was_held ? feed_hold(feed, text, size, err) : SL_OK;
+    if (status != SL_OK)
+        return status;
+    const sl_tok_text all = was_held ? (sl_tok_text){feed->held, feed->n_held} : (sl_tok_text){text, size};
+    const size_t end = sl_cut_last(&feed->tok->cuts, all, feed->n_searched);
+    status = feed_encode(feed, (sl_tok_text){all.data, end}, out, err);
+    if (status != SL_OK)
+        return status;
+    if (was_held && end > 0) {
+        feed->n_held -= end;
+        memmove(feed->held, feed->held + end, feed->n_held);
+    } else if (!was_held) {
+        status = feed_hold(feed, text + end, size - end, err);
+    }
+    /* A place too near the end to be known may turn out to be one: its character may not be all there. */
+    feed->n_searched = feed->n_held > 8 ? feed->n_held - 8 : 0;
+    return status;
+}
+
+sl_status sl_tok_feed_end(sl_tok_feed *feed, sl_ids *out, sl_err *err)
+{
+    sl_status status = feed_encode(feed, (sl_tok_text){feed->held, feed->n_held}, out, err);
+    feed->n_held = 0;
+    return status;
 }
 
 /* --------------------------------------------------------------------------------------------------- what they are */

@@ -69,6 +69,27 @@ sl_status sl_tok_encode(sl_tok *tok, const char *text, size_t size, bool special
 sl_status sl_tok_encode_more(sl_tok *tok, const char *text, size_t size, bool special, sl_ids *out,
                              uint64_t *n_dropped, sl_err *err) SL_CHECK;
 
+/* A text that comes in pieces, cut anywhere: the ids are those of the whole. What is held back is what may still change
+ * with what follows: a word or a line in most texts (tok/cut.h says where a text may be cut), all of it at worst.
+ * Owned by caller: start, put, end, and deinit whatever they returned. */
+typedef struct sl_tok_feed {
+    sl_tok *tok;
+    bool special, has_lead;
+    uint64_t n_before; /* bytes of the text in front of those that are held */
+    char *held;
+    size_t n_held, cap, n_searched;
+    uint64_t n_dropped; /* as sl_tok_encode counts them */
+} sl_tok_feed;
+
+/* goes_on: the text goes on behind another one (sl_tok_encode_more). */
+void sl_tok_feed_start(sl_tok_feed *feed, sl_tok *tok, bool goes_on, bool special);
+/* Appends the ids that are known by now. SL_FAILED: not UTF-8; the offset counts from the text's beginning. After an
+ * error the feed is of no more use, and out holds what was certain before it. */
+sl_status sl_tok_feed_put(sl_tok_feed *feed, const char *text, size_t size, sl_ids *out, sl_err *err) SL_CHECK;
+/* The text ends here: appends the rest. */
+sl_status sl_tok_feed_end(sl_tok_feed *feed, sl_ids *out, sl_err *err) SL_CHECK;
+void sl_tok_feed_deinit(sl_tok_feed *feed);
+
 size_t sl_tok_n_tokens(const sl_tok *tok);
 /* The bytes a token stands for (control tokens: none unless `special`). Borrowed until destroy. */
 sl_tok_text sl_tok_bytes(const sl_tok *tok, int32_t id, bool special);

@@ -122,6 +122,22 @@ def refusals(ground):
         report(f"refused: {name}", problems)
 
 
+def yarn_goes_on(ground, text):
+    """What a context was made with is in its file: no option is needed again, and another one is refused."""
+    path = ground.folder / "yarn.kv"
+    rule = ("--rope-scaling", "yarn", "--rope-scale", 4, "--yarn-orig-ctx", 48, "--yarn-ext-factor", 0.5,
+            "--yarn-attn-factor", 1.25, "--yarn-beta-fast", 16, "--yarn-beta-slow", 2)
+    ground.run(ground.argv("prefill", "-m", ground.model, "-f", text, "-o", path, *rule, "--allow-ram-dir", "--ram", "64M"))
+    asked = ("-m", ground.model, "-c", path, "-p", "x", "-n", 8, "--json")
+    told, again = (json.loads(ground.run(ground.argv("run", *asked, *more)).stdout)["tokens"] for more in ((), rule))
+    problems = [] if told == again else [f"{told} without the options, {again} with them"]
+    for change in (("--yarn-orig-ctx", 64), ("--yarn-beta-fast", 17)):
+        done = ground.run(ground.argv("run", *asked, *change), code=None)
+        if done.returncode != 3 or b"RoPE factors" not in done.stderr:
+            problems.append(f"{change}: exit code {done.returncode}, {done.stderr[-300:]}")
+    report("a context's own numbers of YaRN come out of its file", problems)
+
+
 def rope_rules(ground):
     """A file's rule of positions against the run's, and the end of what LongRoPE's short set serves."""
     long, text, book, short = (ground.folder / name for name in ("longrope.gguf", "forty.txt", "rule.kv", "set.kv"))
@@ -148,6 +164,7 @@ def rope_rules(ground):
         if (digest(book), digest(short)) != before:
             problems.append("the context file changed")
         report(f"refused: {name}", problems)
+    yarn_goes_on(ground, ground.folder / "forty.txt")
     problems = []
     done = ground.run(ground.argv("run", *of_short, "-p", "x", "--json"))
     noted = "note: the answer has at most 53 tokens: the short set of RoPE factors serves 96; prefill again"

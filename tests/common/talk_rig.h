@@ -20,6 +20,8 @@ typedef struct talk {
     char path[256];
     sl_kv_type type;
     size_t max_drafts, commit_tokens;
+    size_t n_recomputed; /* tokens that rewinds left to be computed again */
+    sl_slide slide; /* of sessions that are not kept; set after the start */
     uint64_t random;
     long asks_left;        /* of `stop`, before it says yes; negative: never */
     uint64_t hashes[TALK_MOST]; /* of each position's logits, as they were seen; 0: a burst stored that token */

@@ -121,6 +121,28 @@ static void check_decoded(const sl_tok *tok, const sl_ids *ids, sl_tok_text text
     free(out.text);
 }
 
+/* In pieces of growing size: the ids, or the error, of the whole. */
+static void check_fed(sl_tok *tok, sl_tok_text text, bool special, const sl_ids *whole, const sl_err *whole_err,
+                      sl_budget *budget)
+{
+    sl_ids ids = {0};
+    sl_err err = {SL_OK, ""};
+    sl_status status = SL_OK;
+    sl_tok_feed feed;
+    sl_tok_feed_start(&feed, tok, false, special);
+    for (size_t at = 0, n = 1; at < text.size && status == SL_OK; at += n, n = n % 7 + 1) {
+        n = n < text.size - at ? n : text.size - at;
+        status = sl_tok_feed_put(&feed, text.data + at, n, &ids, &err);
+    }
+    if (status == SL_OK)
+        status = sl_tok_feed_end(&feed, &ids, &err);
+    sl_tok_feed_deinit(&feed);
+    require(status == whole_err->status && strcmp(err.text, whole_err->text) == 0);
+    if (status == SL_OK)
+        require(ids.n == whole->n && (ids.n == 0 || memcmp(ids.ids, whole->ids, ids.n * sizeof *ids.ids) == 0));
+    sl_ids_deinit(&ids, budget);
+}
+
 static void check_text(sl_tok *tok, sl_tok_text text, bool special, sl_budget *budget)
 {
     sl_ids ids = {0};
@@ -129,6 +151,7 @@ static void check_text(sl_tok *tok, sl_tok_text text, bool special, sl_budget *b
     sl_status status = sl_tok_encode(tok, text.data, text.size, special, &ids, &n_dropped, &err);
     bool is_utf8 = sl_utf8_check(text.data, text.size) == text.size;
     require(status == (is_utf8 ? SL_OK : SL_FAILED));
+    check_fed(tok, text, special, &ids, &err, budget);
     if (is_utf8)
         check_decoded(tok, &ids, text, n_dropped);
     else

@@ -13,11 +13,13 @@
 
 enum { N_TURNS = EFFORT_IS_SMALL ? 10 : 22 };
 
-static void one_conversation(tiny_run *run, sl_kv_type type, const tiny_ways *ways, size_t n_file, uint64_t seed)
+static size_t one_conversation(tiny_run *run, sl_kv_type type, const tiny_ways *ways, const sl_slide *slide,
+                               size_t n_file, uint64_t seed)
 {
     static talk t;
     static int32_t ids[TALK_MOST];
     talk_start(&t, run, type, seed);
+    t.slide = *slide;
     uint64_t n_taken = 0;
     if (n_file > 0) {
         talk_make_tokens(&t, ids, n_file);
@@ -31,6 +33,7 @@ static void one_conversation(tiny_run *run, sl_kv_type type, const tiny_ways *wa
         talk_take_turn(&t);
     talk_close_session(&t);
     unlink(t.path);
+    return t.n_recomputed;
 }
 
 static void turns_and_rewinds_equal_a_fresh_session(void **unused)
@@ -42,22 +45,43 @@ static void turns_and_rewinds_equal_a_fresh_session(void **unused)
         {2, 1024, 3, 1, 100, 15, 0},
         {1, 128, 2, 2, 20, 0, 0},
     };
+    static const sl_slide all = {0};
     const uint64_t seed = talk_seed();
     tiny_run run;
     tiny_model model = tiny_model_of_seed(31);
     print_message("seed %llu\n", (unsigned long long)seed);
     tiny_run_open(&run, &model, sl_cpu_best());
     for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++) {
-        one_conversation(&run, (sl_kv_type)(i % 2), &ways[i], 0, seed + i);
-        one_conversation(&run, (sl_kv_type)(i % 2), &ways[i], 70 + (i * 777 + seed) % 2000, seed + 100 + i);
+        one_conversation(&run, (sl_kv_type)(i % 2), &ways[i], &all, 0, seed + i);
+        one_conversation(&run, (sl_kv_type)(i % 2), &ways[i], &all, 70 + (i * 777 + seed) % 2000, seed + 100 + i);
     }
     tiny_run_close(&run);
+}
+
+/* Layers that slide by 200 tokens keep a part or two: what was taken back too far is computed again. */
+static void so_does_what_keeps_only_its_window(void **unused)
+{
+    (void)unused;
+    static const tiny_ways ways[] = {{1, 128, 2, 1, 0, 7, 0}, {2, 64, 2, 2, 60, 15, 0}};
+    const uint64_t seed = talk_seed();
+    tiny_run run;
+    tiny_model model = tiny_model_of_arch(32, "gemma2");
+    size_t n_recomputed = 0;
+    tiny_run_open(&run, &model, sl_cpu_best());
+    for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++) {
+        const sl_slide slide = {.drops = true, .back_tokens = ways[i].window_rows, .has_points = i == 1};
+        n_recomputed += one_conversation(&run, (sl_kv_type)(1 - i), &ways[i], &slide, 0, seed + i);
+        n_recomputed += one_conversation(&run, (sl_kv_type)i, &ways[i], &slide, 2300, seed + 100 + i);
+    }
+    tiny_run_close(&run);
+    assert_true(EFFORT_IS_SMALL || n_recomputed > 0);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(turns_and_rewinds_equal_a_fresh_session),
+        cmocka_unit_test(so_does_what_keeps_only_its_window),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

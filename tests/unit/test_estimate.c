@@ -157,7 +157,7 @@ static void sample_init(sample *s)
     s->work.madds[SL_WTYPE_F32] = 1e6;
     s->work.logit_type = SL_WTYPE_F16;
     s->work.logit_madds = 2e6;
-    s->plan = (sl_plan){.kv_bytes = 819200, .kv_token_bytes = 100, .resident_bytes = 204800,
+    s->plan = (sl_plan){.kv_bytes = 819200, .kept_bytes = 819200, .kv_token_bytes = 100, .resident_bytes = 204800,
                         .decode_resident_bytes = 409600, .window_tokens = 4096, .max_tokens = 8192,
                         .walked_bytes = 819200, .answer_bytes = 819200};
     for (size_t i = 0; i < SL_ATTN_POINTS; i++)
@@ -302,8 +302,8 @@ static void what_slides_is_not_counted_whole(void **unused)
     s.hp.sliding_span = 512;
     s.in.prompt_tokens = 7168;
     uint64_t whole = 2 * 8192 * 100, end = 10 * 1024 * 100, answer = whole + 10 * 2048 * 100;
-    s.plan = (sl_plan){.kv_bytes = 8192 * 1200, .kv_token_bytes = 1200, .walked_bytes = whole + end,
-                       .answer_bytes = answer, .window_tokens = 4096, .max_tokens = 8192};
+    s.plan = (sl_plan){.kv_bytes = 8192 * 1200, .kept_bytes = 8192 * 1200, .kv_token_bytes = 1200,
+                       .walked_bytes = whole + end, .answer_bytes = answer, .window_tokens = 4096, .max_tokens = 8192};
     s.plan.resident_bytes = s.plan.decode_resident_bytes = answer / 4;
     sl_estimate e;
     sl_estimate_make(&s.in, &e);
@@ -324,6 +324,13 @@ static void what_slides_is_not_counted_whole(void **unused)
     s.plan.resident_bytes = s.plan.kv_bytes;
     sl_estimate_make(&s.in, &e);
     assert_true(e.read_bytes_prefill == 0 && e.written_bytes == 0);
+    /* of what slides only two parts are there at a time: memory for a quarter holds a quarter of what is written */
+    s.plan.kept_bytes = s.plan.answer_bytes = answer;
+    s.plan.resident_bytes = s.plan.decode_resident_bytes = answer / 4;
+    sl_estimate_make(&s.in, &e);
+    assert_int_equal(8192 * 1200 * 3 / 4, e.written_bytes);
+    assert_int_equal(4096 * 200 * 3 / 4 + 1024 * 1000 * 3 / 4, e.read_bytes_prefill);
+    assert_int_equal((whole + end) * 3 / 4, e.pass_bytes);
 }
 
 int main(void)

@@ -143,6 +143,21 @@ static void shapes_are_checked(void **unused)
     expect_tensor("blk.0.ffn_gate_inp.bias", 1, (uint64_t[]){6}, SL_REFUSED, "blk.0.ffn_gate_inp.bias is not part");
 }
 
+static void experts_of_old_converters_are_refused_by_name(void **unused)
+{
+    (void)unused;
+    static const float zeros[128 * 40];
+    const uint64_t dims[] = {128, 40};
+    gguf_build build;
+    tiny_model model = mixture();
+    model.omit[0] = "blk.1.ffn_gate_exps.weight";
+    gguf_build_init(&build);
+    tiny_model_build(&model, &build);
+    gguf_build_tensor(&build, "blk.1.ffn_gate.0.weight", TINY_TYPE_F32, 2, dims, zeros, sizeof zeros);
+    expect(&build, SL_REFUSED, "tensor blk.1.ffn_gate_exps.weight is missing, its experts are tensors of their own, as "
+                               "old converters wrote them: convert the model again");
+}
+
 static sl_weights *load_type(uint32_t type)
 {
     static const float zeros[40 * 128 * 6];
@@ -212,6 +227,7 @@ int main(void)
         cmocka_unit_test(numbers_without_limit_are_refused),
         cmocka_unit_test(other_ways_of_mixing_are_refused),
         cmocka_unit_test(shapes_are_checked),
+        cmocka_unit_test(experts_of_old_converters_are_refused_by_name),
         cmocka_unit_test(experts_are_packed_each_by_itself),
         cmocka_unit_test(counts_are_part_of_the_fingerprint),
     };

@@ -18,6 +18,7 @@ static const sl_geom geom = {SL_KV_TYPE_Q8_0, N_LAYERS, layers};
 enum { FIRST_SEEN = 16 };
 
 typedef struct setup {
+    sl_slide slide; /* zeros: everything is kept */
     sl_budget budget;
     sl_parts parts;
 } setup;
@@ -25,7 +26,7 @@ typedef struct setup {
 static void start(setup *s, uint64_t answer_from, uint64_t own_part)
 {
     sl_budget_init(&s->budget, UINT64_MAX);
-    assert_int_equal(SL_OK, sl_parts_init(&s->parts, &geom, MAX_TOKENS, &s->budget, NULL));
+    assert_int_equal(SL_OK, sl_parts_init(&s->parts, &geom, MAX_TOKENS, &s->slide, &s->budget, NULL));
     s->parts.answer_from = answer_from;
     s->parts.own_part = own_part;
 }
@@ -71,7 +72,7 @@ static void old_parts_of_sliding_layers_come_last(void **unused)
     (void)unused;
     uint64_t seen = sl_geom_seen_bytes(&geom, ANSWER_FROM, MAX_TOKENS), part = sl_geom_part_bytes(&geom, 0);
     for (uint64_t percent = 5; percent <= 100; percent += 5) {
-        setup s;
+        setup s = {.slide = {0}};
         start(&s, ANSWER_FROM, UINT64_MAX);
         assert_int_equal(SL_OK, sl_parts_raise(&s.parts, seen * percent / 100, NULL));
         assert_int_equal(0, count(&s, true, 0, FIRST_SEEN));
@@ -79,7 +80,7 @@ static void old_parts_of_sliding_layers_come_last(void **unused)
         assert_true(s.parts.chosen_bytes + part > seen * percent / 100); /* memory is not left idle */
         finish(&s);
     }
-    setup s; /* of all that is left, evenly */
+    setup s = {.slide = {0}}; /* of all that is left, evenly */
     start(&s, ANSWER_FROM, UINT64_MAX);
     assert_int_equal(SL_OK, sl_parts_raise(&s.parts, seen / 2, NULL));
     size_t n_whole = count(&s, false, 0, N_PARTS);
@@ -102,7 +103,7 @@ static void own_parts_that_all_fit_come_first(void **unused)
     enum { OWN = 10 };
     uint64_t part = sl_geom_part_bytes(&geom, 0);
     uint64_t own = sl_geom_seen_bytes(&geom, 0, MAX_TOKENS) - N_LAYERS * OWN * part;
-    setup s;
+    setup s = {.slide = {0}};
     start(&s, ANSWER_FROM, OWN);
     assert_int_equal(SL_OK, sl_parts_raise(&s.parts, own + 2 * part, NULL));
     assert_int_equal(6 * (N_PARTS - OWN), count(&s, true, OWN, N_PARTS) + count(&s, false, OWN, N_PARTS));
