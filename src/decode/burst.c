@@ -221,7 +221,7 @@ static sl_status pass_once(burst *b, sl_err *err)
 }
 
 /* A draft may be a token that the model breaks down over, and plain decoding never looks at it: then the text's last
- * token goes alone. */
+ * token goes alone, and that draft is not taken again. */
 static sl_status pass_rows(burst *b, sl_err *err)
 {
     sl_session *s = b->session;
@@ -229,6 +229,9 @@ static sl_status pass_rows(burst *b, sl_err *err)
     const sl_status status = pass_once(b, err);
     if (status == SL_OK || s->rows.n == 1 || !sl_graph_broke_down(s->graph))
         return status;
+    const size_t bad_row = sl_graph_bad_row(s->graph);
+    if (bad_row > 0)
+        sl_guesses_bar(&s->guesses, s->rows.ids[bad_row]);
     sl_session_take_back(s, s->n_stored);
     (void)sl_guesses_pick(&s->guesses, &no_drafts, s->history[s->n_history - 1], &s->rows);
     return pass_once(b, err);

@@ -274,6 +274,7 @@ sl_status sl_graph_logits(sl_graph *graph, size_t first, size_t n, float *out, s
         if (!graph->bad[i])
             continue;
         graph->broke_down = true;
+        graph->bad_row = first + i;
         return sl_err_set(err, SL_FAILED, "logits are not finite: position %" PRIu64, sl_graph_pos(graph, first + i));
     }
     return SL_OK;
@@ -282,6 +283,11 @@ sl_status sl_graph_logits(sl_graph *graph, size_t first, size_t n, float *out, s
 bool sl_graph_broke_down(const sl_graph *graph)
 {
     return graph->broke_down;
+}
+
+size_t sl_graph_bad_row(const sl_graph *graph)
+{
+    return graph->bad_row;
 }
 
 /* The path's rows of a layer, moved to the first lanes. In order: none is overwritten before it has moved. */
