@@ -152,10 +152,14 @@ static sl_status collect_rows(burst *b, sl_err *err)
 
 /* ---------------------------------------------------------------------------------------------------- verifying */
 
-/* Rows from `row` on whose logits are computed together: those that are likely to be wanted one after the other. */
+/* Rows from `row` on whose logits are computed together: those that are likely to be wanted one after the other; as
+ * many as can be, where the output projection is read from flash each time. */
 static size_t batch_at(const sl_session *s, size_t row)
 {
     static const float likely = 0.3f;
+    const size_t left = s->rows.n - row;
+    if (!s->options.weights->output->packed)
+        return left < SL_GRAPH_LOGIT_ROWS ? left : SL_GRAPH_LOGIT_ROWS;
     float chance = 1.0f;
     size_t n = 1;
     for (; n < SL_GRAPH_LOGIT_ROWS && row + n < s->rows.n; n++) {
