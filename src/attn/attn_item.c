@@ -89,16 +89,6 @@ sl_attn_item sl_attn_item_of(const sl_attn *attn, size_t item, size_t worker)
     return span;
 }
 
-sl_attn_item sl_attn_head_of(const sl_attn *attn, sl_attn_item span, size_t i)
-{
-    span.head += i;
-    span.n_heads = 1;
-    span.qblocks += i * attn->n_blocks * sl_qblock_bytes(attn->options.geom.type, attn->head_dim);
-    span.segments += i * attn->n_blocks * attn->state_bytes;
-    span.totals += i * attn->n_blocks * attn->state_bytes;
-    return span;
-}
-
 void sl_attn_run_items(sl_attn *attn, size_t n, size_t work, sl_pool_task task)
 {
     if (work > TOO_LITTLE)
