@@ -6,9 +6,9 @@ PREFIX ?= /usr/local
 FUZZ_SECONDS ?= 60
 MACOS_ARCH ?= arm64
 SANITIZED = unit prop fault
-# Of the context files' tests, those that start the threads of the others once more and spend their time on bytes.
-NO_NEW_THREADS = append_crash durable_copies durable_crash durable_cut durable_end durable_fork_crash large_files \
-    repair repair_crash save
+# Tests that start no thread, or those of the others once more and spend their time on bytes.
+NO_NEW_THREADS = $(addprefix prop/test_,append_crash durable_copies durable_crash durable_cut durable_end \
+    durable_fork_crash large_files recent repair repair_crash save suffix) $(addprefix unit/test_,bpe spm)
 export MODEL
 
 .DEFAULT_GOAL := all
@@ -45,7 +45,7 @@ asan: ## unit, prop and fault tests under the address and undefined sanitizers
 tsan: ## unit, prop and fault tests under the thread sanitizer
 	@tools/setup.sh --check build test
 	@tools/build.sh build_tsan "$(SANITIZED:%=tests_%)" -DCMAKE_BUILD_TYPE=Debug -DSLUICE_SANITIZE=thread
-	@SLUICE_TEST_TIMEOUT=900 tools/run_tests.sh build_tsan $(SANITIZED) $(NO_NEW_THREADS:%=-prop/test_%)
+	@SLUICE_TEST_TIMEOUT=900 tools/run_tests.sh build_tsan $(SANITIZED) $(NO_NEW_THREADS:%=-%)
 
 fuzz: ## libFuzzer on every parser, side by side, FUZZ_SECONDS each
 	@tools/setup.sh build test fuzz

@@ -129,6 +129,8 @@ sl_status cli_make_context(const cli *c, sl_engine *engine, const sl_context_opt
 void cli_print_comparison(const sl_plan *plan, const sl_estimate *estimate, const sl_stats *stats);
 /* An object. What is not known is null. */
 void cli_json_estimate(sl_json *json, const sl_estimate *estimate);
+/* What of the weights stays in memory, and what passes read of the others. */
+void cli_json_weights(sl_json *json, const sl_plan *plan);
 
 int cmd_prefill(int argc, char **argv, sl_err *err);
 int cmd_chat(int argc, char **argv, sl_err *err);

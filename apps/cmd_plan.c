@@ -115,6 +115,8 @@ static void print_sizes(const plan_state *s)
     print_size("budget (--ram)", p->ram_bytes);
     print_size("program", p->program_bytes);
     print_size("weights", p->weight_bytes);
+    if (p->weight_buffer_bytes > 0)
+        print_size("buffers for the other weights", p->weight_buffer_bytes);
     print_size("tokenizer and tables", p->table_bytes);
     print_size("ring of read buffers", p->ring_bytes);
     snprintf(window, sizeof window, "window of %zu tokens", p->window_tokens);
@@ -122,6 +124,8 @@ static void print_sizes(const plan_state *s)
     print_size("cache held while reading", p->resident_bytes);
     print_size("cache held while answering", p->decode_resident_bytes);
     print_size("least budget that could work", p->needed_bytes);
+    if (p->weight_buffer_bytes > 0)
+        print_size("least that holds all weights", p->whole_bytes);
     printf("disk     %s\n", kv_dir(s));
     print_size("needed", p->disk_bytes);
     if (p->disk_free_bytes == UINT64_MAX)
@@ -134,6 +138,22 @@ static void print_sizes(const plan_state *s)
     print_size("needed", s->file.file_bytes);
     print_size("to be written", s->file.written_bytes);
     print_drive(s, s->file.written_bytes);
+}
+
+/* Of a pass's disk time, the part of weights that do not stay in memory; a token without drafts is a pass of a row. */
+static void print_weights(const plan_state *s)
+{
+    const sl_estimate *e = &s->estimate;
+    const sl_plan *p = &s->plan;
+    const double rows = (double)e->rows, rate = e->disk_read_rate;
+    const uint64_t token = p->weight_pass_bytes + p->weight_logit_bytes + p->weight_row_bytes;
+    char a[SL_TEXT_NUMBER_BYTES], b[SL_TEXT_NUMBER_BYTES];
+    printf("    %s of weights%s%s\n", sl_text_format_size(e->weight_bytes, a), rate > 0.0 ? ", " : "",
+           rate > 0.0 ? sl_text_format_time(e->weight_pass_s, b) : "");
+    printf("    of it a row %s%s%s\n", sl_text_format_size((uint64_t)((double)e->weight_bytes / rows), a),
+           rate > 0.0 ? ", " : "", rate > 0.0 ? sl_text_format_time(e->weight_pass_s / rows, b) : "");
+    printf("    a token without drafts: %s%s%s\n", sl_text_format_size(token, a), rate > 0.0 ? ", " : "",
+           rate > 0.0 ? sl_text_format_time((double)token / rate, b) : "");
 }
 
 static void print_times(const plan_state *s)
@@ -150,18 +170,24 @@ static void print_times(const plan_state *s)
     print_rate("memory", e->memory_rate);
     printf("reading the prompt; floors\n");
     print_time("computing", e->prefill_compute_s);
+    if (e->read_bytes_prefill + e->weight_bytes_prefill > 0)
+        print_time("disk, reading", e->prefill_read_s);
     if (e->read_bytes_prefill > 0) {
-        print_time("disk, reading the cache again", e->prefill_read_s);
-        printf("    %s\n", sl_text_format_size(e->read_bytes_prefill, text));
+        printf("    %s of the cache, again\n", sl_text_format_size(e->read_bytes_prefill, text));
     }
+    if (e->weight_bytes_prefill > 0)
+        printf("    %s of the model file, in windows of %zu tokens\n",
+               sl_text_format_size(e->weight_bytes_prefill, text), s->plan.window_tokens);
     if (e->written_bytes > 0)
         print_time("disk, writing the cache", e->prefill_write_s);
     print_time("first token after", e->first_token_s);
     printf("a pass over the whole context, %zu rows; floors\n", e->rows);
-    if (e->pass_bytes > 0) {
+    if (e->pass_bytes + e->weight_bytes > 0)
         print_time("disk", e->pass_disk_s);
-        printf("    %s\n", sl_text_format_size(e->pass_bytes, text));
-    }
+    if (e->pass_bytes > 0)
+        printf("    %s%s\n", sl_text_format_size(e->pass_bytes, text), e->weight_bytes > 0 ? " of the cache" : "");
+    if (e->weight_bytes > 0)
+        print_weights(s);
     print_time("memory", e->pass_memory_s);
     print_time("computing", e->pass_compute_s);
     print_time("the largest of them", e->pass_s);
@@ -190,7 +216,8 @@ static sl_status print_json(const plan_state *s, const sl_err *problem, sl_err *
         {"table_bytes", p->table_bytes}, {"ring_bytes", p->ring_bytes},
         {"window_tokens", p->window_tokens}, {"window_bytes", p->window_bytes},
         {"resident_bytes", p->resident_bytes}, {"decode_resident_bytes", p->decode_resident_bytes},
-        {"needed_bytes", p->needed_bytes}, {"disk_bytes", p->disk_bytes}, {"disk_free_bytes", p->disk_free_bytes},
+        {"needed_bytes", p->needed_bytes}, {"whole_bytes", p->whole_bytes},
+        {"disk_bytes", p->disk_bytes}, {"disk_free_bytes", p->disk_free_bytes},
         {"file_bytes", s->file.file_bytes}, {"file_written_bytes", s->file.written_bytes},
     };
     sl_json j;
@@ -219,6 +246,7 @@ static sl_status print_json(const plan_state *s, const sl_err *problem, sl_err *
         sl_json_key(&j, "file_drive_writes");
         sl_json_double(&j, drive_writes(s, s->file.written_bytes));
     }
+    cli_json_weights(&j, p);
     sl_json_key(&j, "estimate");
     cli_json_estimate(&j, &s->estimate);
     sl_json_object_end(&j);

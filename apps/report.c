@@ -18,6 +18,14 @@ static void print_plan(const sl_context *context)
             sl_text_format_size(plan->kv_bytes, text[0]), (unsigned long long)plan->kv_token_bytes,
             drops ? "; of them at once " : "", drops ? sl_text_format_size(plan->kept_bytes, text[2]) : "",
             sl_text_format_size(plan->disk_bytes, text[1]));
+    if (plan->weight_buffer_bytes > 0)
+        fprintf(stderr, "sluice: plan: of %s of weights, %s stay in memory, buffers take %s: a pass reads up to %s "
+                        "of the model file, and %s a row; all stay from %lluM on\n",
+                sl_text_format_size(plan->file_weight_bytes, text[0]), sl_text_format_size(plan->weight_bytes, text[1]),
+                sl_text_format_size(plan->weight_buffer_bytes, text[2]),
+                sl_text_format_size(plan->weight_pass_bytes + plan->weight_logit_bytes, text[3]),
+                sl_text_format_size(plan->weight_row_bytes, text[4]),
+                (unsigned long long)((plan->whole_bytes + (1 << 20) - 1) >> 20));
     if (plan->max_drafts == 0)
         return;
     fprintf(stderr, "sluice: plan: up to %zu drafts a burst, by%s%s", plan->max_drafts,
@@ -34,7 +42,7 @@ static void print_plan(const sl_context *context)
 /* Something goes to the disk, and nobody has measured it. */
 static bool is_disk_unknown(const sl_estimate *e)
 {
-    return (e->pass_bytes > 0 || e->written_bytes > 0) && e->disk_read_rate <= 0.0;
+    return (e->pass_bytes + e->weight_bytes + e->written_bytes > 0) && e->disk_read_rate <= 0.0;
 }
 
 static void print_estimate(const sl_estimate *e, size_t predict_tokens)
@@ -78,8 +86,8 @@ sl_status cli_make_context(const cli *c, sl_engine *engine, const sl_context_opt
 
 static uint64_t planned_bytes(const sl_plan *p)
 {
-    return p->program_bytes + p->weight_bytes + p->draft_bytes + p->table_bytes + p->ring_bytes + p->window_bytes +
-           p->resident_bytes;
+    return p->program_bytes + p->weight_bytes + p->weight_buffer_bytes + p->draft_bytes + p->table_bytes +
+           p->ring_bytes + p->window_bytes + p->resident_bytes;
 }
 
 static void print_pair(const char *what, const char *estimated, const char *measured)
@@ -113,6 +121,25 @@ static void json_known(sl_json *json, const char *key, double value)
         sl_json_null(json);
 }
 
+void cli_json_weights(sl_json *json, const sl_plan *plan)
+{
+    const struct {
+        const char *key;
+        uint64_t value;
+    } counts[] = {
+        {"weights_resident_bytes", plan->weight_bytes},
+        {"weights_file_bytes", plan->file_weight_bytes ? plan->file_weight_bytes : plan->weight_bytes},
+        {"weights_buffer_bytes", plan->weight_buffer_bytes},
+        {"weights_pass_bytes", plan->weight_pass_bytes},
+        {"weights_logit_bytes", plan->weight_logit_bytes},
+        {"weights_row_bytes", plan->weight_row_bytes},
+    };
+    for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
+        sl_json_key(json, counts[i].key);
+        sl_json_uint(json, counts[i].value);
+    }
+}
+
 void cli_json_estimate(sl_json *json, const sl_estimate *e)
 {
     const struct {
@@ -131,9 +158,11 @@ void cli_json_estimate(sl_json *json, const sl_estimate *e)
         uint64_t bytes;
         double value;
     } flash[] = {
-        {"prefill_read_s", e->read_bytes_prefill, e->prefill_read_s},
+        {"prefill_read_s", e->read_bytes_prefill + e->weight_bytes_prefill, e->prefill_read_s},
         {"prefill_write_s", e->written_bytes, e->prefill_write_s},
-        {"pass_disk_s", e->pass_bytes, e->pass_disk_s},
+        {"pass_disk_s", e->pass_bytes + e->weight_bytes, e->pass_disk_s},
+        {"weight_pass_s", e->weight_bytes, e->weight_pass_s},
+        {"weight_row_s", e->weight_bytes, e->rows > 0 ? e->weight_pass_s / (double)e->rows : 0.0},
     };
     const struct {
         const char *key;
@@ -143,6 +172,8 @@ void cli_json_estimate(sl_json *json, const sl_estimate *e)
         {"pass_bytes", e->pass_bytes},
         {"read_bytes_prefill", e->read_bytes_prefill},
         {"written_bytes", e->written_bytes},
+        {"weight_bytes", e->weight_bytes},
+        {"weight_bytes_prefill", e->weight_bytes_prefill},
     };
     sl_json_object_start(json);
     for (size_t i = 0; i < sizeof measured / sizeof measured[0]; i++)

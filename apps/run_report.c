@@ -56,7 +56,8 @@ static void print_counts(sl_json *j, const run_state *r, const sl_stats *s)
         {"prompt_tokens", s->prompt_tokens}, {"stored_tokens", s->stored_tokens},
         {"kv_bytes", s->kv_bytes}, {"resident_bytes", s->resident_bytes},
         {"bytes_read", s->bytes_read},
-        {"bytes_written", s->bytes_written}, {"bytes_visited", s->bytes_visited}, {"windows", s->n_windows},
+        {"bytes_written", s->bytes_written}, {"bytes_visited", s->bytes_visited},
+        {"weights_bytes_read", s->weight_bytes_read}, {"windows", s->n_windows},
         {"passes", s->n_passes}, {"rows", s->n_rows}, {"drafted", s->n_drafted}, {"accepted", s->n_accepted},
         {"peak_rss_bytes", s->peak_rss_bytes}, {"read_bytes", s->read_bytes},
         {"in_flight_bytes", s->in_flight_bytes},
@@ -78,6 +79,7 @@ static void print_measures(sl_json *j, const run_state *r, const sl_stats *s)
         double value;
     } measures[] = {
         {"prefill_s", s->prefill_s}, {"decode_s", s->decode_s}, {"wait_s", s->wait_s}, {"compute_s", s->compute_s},
+        {"weights_wait_s", s->weight_wait_s},
         {"read_s", s->read_s}, {"write_s", s->write_s},
         {"verified_rows_per_s", per((double)s->n_rows, s->decode_s)},
         {"accepted_tokens_per_s", per((double)s->n_tokens, s->decode_s)},
@@ -110,6 +112,7 @@ sl_status run_print_json(run_state *r, const sl_draw_result *result, sl_err *err
     sl_json_object_start(&j);
     cli_answer_json(&j, &r->answer, r->engine, result->reason);
     print_counts(&j, r, &s);
+    cli_json_weights(&j, &plan);
     print_measures(&j, r, &s);
     cli_json_drafting(&j, &s, plain_floor(r, &s));
     json_text(&j, "io_mode", s.io_mode);
@@ -142,7 +145,7 @@ void run_print_table(run_state *r, const sl_draw_result *result)
     sl_stats s;
     sl_plan plan;
     sl_estimate estimated;
-    char a[SL_TEXT_NUMBER_BYTES], b[SL_TEXT_NUMBER_BYTES], c[SL_TEXT_NUMBER_BYTES];
+    char a[SL_TEXT_NUMBER_BYTES], b[SL_TEXT_NUMBER_BYTES], c[SL_TEXT_NUMBER_BYTES], d[SL_TEXT_NUMBER_BYTES];
     get_results(r, &s, &plan, &estimated);
     fprintf(stderr, "\n");
     if (s.stored_tokens > 0)
@@ -166,6 +169,10 @@ void run_print_table(run_state *r, const sl_draw_result *result)
         fprintf(stderr, "  flash       not used: the cache fits in memory\n");
     else
         print_flash(&s, &estimated, (uint64_t)r->o.machine.read_rate);
+    if (plan.weight_buffer_bytes > 0)
+        fprintf(stderr, "  weights     %s of %s in memory; %s read from the model file, waited for them %s\n",
+                sl_text_format_size(plan.weight_bytes, a), sl_text_format_size(plan.file_weight_bytes, b),
+                sl_text_format_size(s.weight_bytes_read, c), sl_text_format_time(s.weight_wait_s, d));
     fprintf(stderr, "  time        computing %s, waiting for flash %s, writing %s\n",
             sl_text_format_time(s.compute_s, a), sl_text_format_time(s.wait_s, b), sl_text_format_time(s.write_s, c));
     fprintf(stderr, "  memory      peak %s of %s\n", sl_text_format_size(s.peak_rss_bytes, a),

@@ -3,16 +3,17 @@
  * first, recent and random ones.
  *
  *   bench_drafts MODEL TEXT [context=7168] [hot=2048] [tokens=512] [depth=16] [start=0] [real=0] [repeats=15]
- *                [kv=q8_0]
+ *                [policies=4] [kv=q8_0]
  *
  * The context is `context` tokens of the text from token `start` on. The tokens after it are those that the model draws
  * at temperature 0 (real=1: the text's own go on), and every row's next token is the model's likeliest. They are passed
  * in bursts of `depth` rows, all accepted; before each, the drafter is led along the same rows, and its likeliest
  * next token is compared: depth d is its d-th row since it saw a pass. Two passes before the first burst fill the hot
- * set.
+ * set. policies=N: only the first N of the four.
  *
  * Then what harvesting costs: passes of one row, and of `depth` rows, with and without a hot set, in turn, each of
  * other tokens; `repeats` of each, processor time (not for a loaded machine's wall clock), the plan made anew included.
+ * Told are the medians, and the median of the pairs' ratios, which what else the machine does disturbs least.
  *
  * CSV on stdout: policy,context,hot,depth,n,agree,share,mean_p,run,draft_s,pass_s; depth 0 is all depths; run is the
  * mean number of rows, of depth - 1, that agree before the first that does not. */
@@ -26,10 +27,10 @@
 #include "decode/self_drafter.h"
 #include "platform/os.h"
 
-enum { MAX_DEPTH = 64, WINDOW_ROWS = 1024 };
+enum { MAX_DEPTH = 64, WINDOW_ROWS = 1024, N_POLICIES = 4 };
 
 typedef struct settings {
-    size_t context, hot, tokens, depth, start, real, repeats;
+    size_t context, hot, tokens, depth, start, real, repeats, policies;
     sl_kv_type type;
 } settings;
 
@@ -39,7 +40,7 @@ typedef struct world {
     sl_kv_layer *layers;
     sl_geom geom;
     sl_kv *kv;
-    int32_t *ids; /* [context + tokens + 1] */
+    int32_t *ids;  /* [context + tokens + 1] */
     float *logits; /* [SL_GRAPH_LOGIT_ROWS][n_vocab] */
     /* of the burst */
     int32_t guesses[MAX_DEPTH];
@@ -248,26 +249,36 @@ static int by_size(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
+static double middle_of(double *values, size_t n)
+{
+    qsort(values, n, sizeof *values, by_size);
+    return values[n / 2];
+}
+
 static void measure_cost(world *w, size_t n_rows)
 {
     sl_self *self = make_self(w, SL_HOT_HARVESTED);
-    sl_graph *plain = make_graph(w, n_rows, true, NULL), *hot = make_graph(w, n_rows, true, sl_self_hot(self));
-    double *took = calloc(2 * w->s.repeats, sizeof *took);
-    if (!took)
+    sl_graph *graphs[2] = {make_graph(w, n_rows, true, NULL), make_graph(w, n_rows, true, sl_self_hot(self))};
+    const size_t n = w->s.repeats;
+    double *took[2] = {calloc(n, sizeof(double)), calloc(n, sizeof(double))}, *ratios = calloc(n, sizeof *ratios);
+    if (!took[0] || !took[1] || !ratios)
         exit(1);
-    for (size_t i = 0; i < w->s.repeats; i++) {
-        took[i] = pass_cost(w, plain, n_rows, 5 * i);
-        took[w->s.repeats + i] = pass_cost(w, hot, n_rows, 5 * i);
+    for (size_t i = 0; i < n; i++) {
+        for (size_t k = 0; k < 2; k++) /* each first as often as the other */
+            took[(i + k) % 2][i] = pass_cost(w, graphs[(i + k) % 2], n_rows, 5 * i);
+        ratios[i] = took[1][i] / took[0][i];
     }
-    qsort(took, w->s.repeats, sizeof *took, by_size);
-    qsort(took + w->s.repeats, w->s.repeats, sizeof *took, by_size);
-    const double a = took[w->s.repeats / 2], b = took[w->s.repeats + w->s.repeats / 2];
-    printf("# harvest: %zu rows: %.2f ms (%.2f to %.2f) without, %.2f ms (%.2f to %.2f) with: %+.2f %%\n", n_rows,
-           a * 1e3, took[0] * 1e3, took[w->s.repeats - 1] * 1e3, b * 1e3, took[w->s.repeats] * 1e3,
-           took[2 * w->s.repeats - 1] * 1e3, (b / a - 1.0) * 100.0);
-    free(took);
-    sl_graph_destroy(hot);
-    sl_graph_destroy(plain);
+    const double ratio = middle_of(ratios, n), without = middle_of(took[0], n), with = middle_of(took[1], n);
+    printf("# harvest: %zu rows: %.2f ms (%.2f to %.2f) without, %.2f ms (%.2f to %.2f) with: %+.2f %%; pairs %+.2f %% "
+           "(half of them %+.2f to %+.2f)\n",
+           n_rows, without * 1e3, took[0][0] * 1e3, took[0][n - 1] * 1e3, with * 1e3, took[1][0] * 1e3,
+           took[1][n - 1] * 1e3, (with / without - 1.0) * 100.0, (ratio - 1.0) * 100.0, (ratios[n / 4] - 1.0) * 100.0,
+           (ratios[n - 1 - n / 4] - 1.0) * 100.0);
+    free(ratios);
+    for (size_t k = 0; k < 2; k++) {
+        free(took[k]);
+        sl_graph_destroy(graphs[k]);
+    }
     sl_self_destroy(self);
 }
 
@@ -293,9 +304,9 @@ static void read_settings(settings *s, int n, char **args)
     struct {
         const char *name;
         size_t *value;
-    } known[] = {{"context=", &s->context}, {"hot=", &s->hot},     {"tokens=", &s->tokens},
-                 {"depth=", &s->depth},     {"start=", &s->start}, {"real=", &s->real},
-                 {"repeats=", &s->repeats}};
+    } known[] = {{"context=", &s->context}, {"hot=", &s->hot},          {"tokens=", &s->tokens},
+                 {"depth=", &s->depth},     {"start=", &s->start},      {"real=", &s->real},
+                 {"repeats=", &s->repeats}, {"policies=", &s->policies}};
     for (int i = 0; i < n; i++) {
         bool found = strcmp(args[i], "kv=f16") == 0 || strcmp(args[i], "kv=q8_0") == 0;
         if (strcmp(args[i], "kv=f16") == 0)
@@ -314,7 +325,7 @@ static void read_settings(settings *s, int n, char **args)
 
 int main(int argc, char **argv)
 {
-    static world w = {.s = {7168, 2048, 512, 16, 0, 0, 15, SL_KV_TYPE_Q8_0}};
+    static world w = {.s = {7168, 2048, 512, 16, 0, 0, 15, N_POLICIES, SL_KV_TYPE_Q8_0}};
     if (argc < 3) {
         fprintf(stderr, "usage: bench_drafts MODEL TEXT [setting=value ...]\n");
         return 2;
@@ -328,7 +339,7 @@ int main(int argc, char **argv)
     prepare(&w);
     printf("policy,context,hot,depth,n,agree,share,mean_p,run,draft_s,pass_s\n");
     static const char *const names[] = {"harvested", "recent", "first and recent", "random"};
-    for (int policy = 0; policy < 4; policy++) {
+    for (int policy = 0; policy < N_POLICIES && (size_t)policy < w.s.policies; policy++) {
         tally t = {0};
         measure(&w, (sl_hot_policy)policy, &t);
         print(&w, names[policy], &t);

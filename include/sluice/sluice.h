@@ -204,7 +204,8 @@ typedef struct sl_context_options {
 typedef struct sl_plan {
     uint64_t ram_bytes, program_bytes, weight_bytes, table_bytes, ring_bytes, window_bytes, resident_bytes;
     uint64_t decode_resident_bytes; /* with what the window leaves when the answer begins */
-    uint64_t needed_bytes; /* the least that could work */
+    uint64_t needed_bytes; /* the least that could work, */
+    uint64_t whole_bytes;  /* and that could with all weights in memory */
     uint64_t kv_bytes, kv_token_bytes, disk_bytes;
     uint64_t kept_bytes; /* of kv_bytes, in whole tiles, what there is at once: sliding layers keep their window */
     /* Of the cache, what a pass at the context's end reads, from memory or flash: where layers slide less than all of
@@ -218,6 +219,12 @@ typedef struct sl_plan {
     size_t hot_tokens;    /* 0: without SL_DRAFT_WITH_SELF */
     const char *no_self;  /* why a choice left to us leaves it out; NULL: it does not. Lives as long as the program */
     uint64_t draft_bytes; /* of the draft model: weights, cache, working memory; other drafters are in window_bytes */
+    /* Where the budget cannot hold the weights: weight_bytes are of those that stay in memory, file_weight_bytes of
+     * all. The others are read from the model file, at most so many bytes for each pass, for the logits of each eight
+     * rows of it (of a prompt: of its last one), and for each row; one layer more may be read ahead at the end. All 0:
+     * they all stay. weight_room_bytes: what the weights may take. */
+    uint64_t file_weight_bytes, weight_buffer_bytes, weight_room_bytes;
+    uint64_t weight_pass_bytes, weight_logit_bytes, weight_row_bytes;
 } sl_plan;
 
 /* How long it will take: floors from rates measured on this machine, with these kernels, threads and disk. A rate that
@@ -233,10 +240,13 @@ typedef struct sl_estimate {
     /* Read from flash. A part that is open when the answer begins joins memory that it is meant for when it is full:
      * until then, less than a part of each layer is read on top. */
     uint64_t pass_bytes;
+    uint64_t weight_bytes; /* of the model file, for such a pass, at most: not in pass_bytes, but in pass_disk_s */
     double pass_disk_s, pass_memory_s, pass_compute_s, pass_s; /* floors, and the largest of them */
     /* the least number of rows with which computing outlasts the disk; 0: none up to 256 does, or a rate is missing */
     size_t crossover_rows;
     uint64_t read_bytes_prefill, written_bytes;
+    uint64_t weight_bytes_prefill; /* likewise, for all windows */
+    double weight_pass_s;          /* of pass_disk_s; a row's share is this by `rows` */
 } sl_estimate;
 
 /* The plan and the times of a context that is not made. `rows`: of a pass, 1 to 256. The engine may be plan_only; then
@@ -421,6 +431,8 @@ typedef struct sl_stats {
     uint64_t bytes_read, bytes_written;
     uint64_t bytes_visited; /* stored on flash, walked by the passes, not held in memory */
     uint64_t decode_bytes_read;
+    uint64_t weight_bytes_read; /* of the model file, by this context's passes */
+    double weight_wait_s;       /* the computing thread waited for them */
     double decode_read_s;
     size_t n_windows, n_passes; /* prefill windows; decode passes */
     size_t n_rows, n_drafted, n_accepted, n_tokens; /* of decoding: rows verified, drafts, drafts kept, tokens drawn */

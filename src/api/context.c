@@ -26,8 +26,12 @@ static sl_status create(sl_context *context, sl_err *err)
         status = sl_plan_session(engine, &context->options, context->layers, &session, err);
     if (status == SL_OK)
         status = sl_plan_make(engine, &context->options, &session, &context->plan, err);
+    sl_weight_share share;
+    if (status == SL_OK)
+        status = sl_weights_set_room(engine->weights, context->plan.weight_room_bytes, &share, err);
     if (status != SL_OK)
         return status;
+    sl_weights_get_stats(engine->weights, &context->weights_before);
     const sl_io_profile *io = sl_plan_io(engine, &context->options);
     context->has_io = io != NULL;
     if (io)
@@ -290,10 +294,14 @@ void sl_context_get_stats(const sl_context *context, sl_stats *out)
     sl_kv_stats kv;
     sl_kv_get_stats(sl_session_kv(context->session), &kv);
     *out = context->stats;
+    sl_weights_stats weights;
+    sl_weights_get_stats(context->engine->weights, &weights);
+    out->weight_bytes_read = weights.bytes_read - context->weights_before.bytes_read;
+    out->weight_wait_s = weights.wait_s - context->weights_before.wait_s;
     out->wait_s = kv.wait_s;
     out->read_s = kv.read_s;
     out->write_s = kv.write_s;
-    out->compute_s = out->prefill_s + out->decode_s - kv.wait_s - kv.write_s;
+    out->compute_s = out->prefill_s + out->decode_s - kv.wait_s - kv.write_s - out->weight_wait_s;
     /* the last layer has what all have */
     out->kv_bytes = sl_kv_tokens(sl_session_kv(context->session), context->engine->hp.n_layers - 1) *
                     context->plan.kv_token_bytes;

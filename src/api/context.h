@@ -5,6 +5,7 @@
 #include "api/engine.h"
 #include "decode/model_drafter.h"
 #include "decode/session.h"
+#include "model/weight_stream.h"
 
 /* FRESH -feed-> FED -feed-> FED -generate-> DONE; FRESH -score-> DONE.
  * With talk or keep: FED -generate-> DRAWN -feed or settle-> FED.
@@ -31,6 +32,7 @@ struct sl_context {
     sl_plan plan;
     sl_kv_layer *layers; /* [n_layers] of the geometry */
     int64_t cached_bytes; /* of the file that it starts with, in the page cache, before; -1 unknown */
+    sl_weights_stats weights_before; /* when it was made */
     sl_stats stats; /* as far as the session does not know them */
 };
 

@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "model/weight_stream.h"
+
 /* -------------------------------------------------------------------------------------------------- the vocabulary */
 
 static sl_status find_tokens(const sl_gguf *gguf, const sl_gguf_value **out, sl_err *err)
@@ -111,20 +113,35 @@ static sl_status stand_in(sl_engine *engine, const sl_hparams *hp, sl_err *err)
     return SL_OK;
 }
 
+/* The model's own weights leave memory for a draft model's, as far as they must and can. */
+static sl_status make_room(sl_engine *engine, uint64_t bytes, sl_err *err)
+{
+    sl_weight_share share;
+    uint64_t limit = 0, used = 0;
+    if (sl_budget_left(&engine->budget) >= bytes)
+        return SL_OK;
+    sl_engine_memory(engine, &limit, &used);
+    used -= engine->draft.map_bytes; /* counted as if it were there */
+    return sl_weights_set_room(engine->weights, limit > used + bytes ? limit - used - bytes : 0, &share, err);
+}
+
 static sl_status load_weights(sl_engine *engine, const sl_gguf *gguf, const sl_hparams *hp, sl_err *err)
 {
     sl_draft_model *draft = &engine->draft;
     draft->map_bytes = sl_engine_count_weights(gguf, hp);
     if (engine->options.plan_only)
         return stand_in(engine, hp, err);
+    sl_status status = make_room(engine, draft->map_bytes + sl_weights_buffer_bytes(hp), err);
     const uint64_t all = engine->program_bytes + engine->budget.used_bytes + draft->map_bytes +
                          sl_weights_buffer_bytes(hp);
+    if (status != SL_OK)
+        return status;
     if (all > engine->ram_bytes)
         return sl_err_set(err, SL_REFUSED,
                           "memory budget of %.1f MiB is too small for a draft model: its weights of %.1f MiB make %.1f "
                           "with what is there, and the context comes on top",
                           mib(engine->ram_bytes), mib(draft->map_bytes), mib(all));
-    sl_status status = sl_weights_load(gguf, &engine->budget, engine->options.progress, engine->options.arg,
+    status = sl_weights_load(gguf, &engine->budget, engine->options.progress, engine->options.arg,
                                        &draft->weights, err);
     draft->is_loaded = status == SL_OK;
     engine->load_bytes = all > engine->load_bytes ? all : engine->load_bytes;

@@ -10,6 +10,7 @@
 #include "api/draft_model.h"
 #include "api/plan.h"
 #include "base/hash.h"
+#include "model/weight_stream.h"
 #include "platform/os.h"
 
 enum {
@@ -94,7 +95,7 @@ static sl_status set_budget(sl_engine *engine, sl_err *err)
 void sl_engine_memory(const sl_engine *engine, uint64_t *limit_bytes, uint64_t *used_bytes)
 {
     *limit_bytes = engine->ram_bytes > engine->program_bytes ? engine->ram_bytes - engine->program_bytes : 0;
-    *used_bytes = engine->budget.used_bytes + (engine->is_loaded ? 0 : engine->weight_map_bytes) +
+    *used_bytes = engine->budget.used_bytes - (engine->weights ? sl_weights_memory(engine->weights) : 0) +
                   (engine->draft.is_loaded ? 0 : engine->draft.map_bytes);
 }
 
@@ -108,14 +109,6 @@ uint64_t sl_engine_count_weights(const sl_gguf *gguf, const sl_hparams *hp)
                                      : (tensor->bytes + SL_MEM_ALIGN - 1) / SL_MEM_ALIGN * SL_MEM_ALIGN;
     }
     return bytes;
-}
-
-/* Before any is read: each tensor in a mapping of its own, and the buffer they are read through. */
-static void count_weights(sl_engine *engine, const sl_gguf *gguf)
-{
-    engine->weight_map_bytes = sl_engine_count_weights(gguf, &engine->hp);
-    engine->load_bytes = engine->program_bytes + engine->budget.used_bytes + engine->weight_map_bytes +
-                         sl_weights_buffer_bytes(&engine->hp);
 }
 
 static bool is_named(sl_gguf_string name, const char *text)
@@ -152,32 +145,65 @@ static void count_work(sl_engine *engine, const sl_gguf *gguf)
         work->experts_of_row = (double)engine->hp.n_used / (double)engine->hp.n_experts;
 }
 
-static sl_status check_weights_fit(sl_engine *engine, sl_err *err)
+static sl_status refuse_weights(sl_engine *engine, uint64_t least_bytes, sl_err *err)
 {
-    uint64_t used = engine->budget.used_bytes, sufficient = 0;
-    if (engine->load_bytes <= engine->ram_bytes)
-        return SL_OK;
+    uint64_t sufficient = 0;
     sl_status status = sl_plan_sufficient(engine, &sufficient, err);
     if (status != SL_OK)
         return status;
     return sl_err_set(err, SL_REFUSED,
-                      "memory budget of %.1f MiB is too small: weights %.1f MiB, program %.1f, tokenizer %.1f make "
-                      "%.1f, and the context comes on top; %" PRIu64 "M would do for up to %" PRIu32 " tokens",
-                      mib(engine->ram_bytes), mib(engine->load_bytes - used - engine->program_bytes),
-                      mib(engine->program_bytes), mib(used), mib(engine->load_bytes), whole_mib(sufficient),
-                      engine->hp.n_ctx_train);
+                      "memory budget of %.1f MiB is too small: weights at least %.1f MiB of %.1f, the others read from "
+                      "flash for each pass; program %.1f, tokenizer %.1f make %.1f, and the context comes on top; %"
+                      PRIu64 "M would do for up to %" PRIu32 " tokens",
+                      mib(engine->ram_bytes), mib(least_bytes), mib(engine->work.weight_bytes),
+                      mib(engine->program_bytes), mib(engine->budget.used_bytes), mib(engine->load_bytes),
+                      whole_mib(sufficient), engine->hp.n_ctx_train);
 }
 
-/* plan_only: what the plan asks of the weights, and nothing in it. */
-static sl_status stand_in_weights(sl_engine *engine, sl_err *err)
+/* What the weights may take while the engine has no context. Where not all of them fit, contexts decide how many stay:
+ * until then there is room for the making of one. */
+static sl_status find_room(sl_engine *engine, uint64_t *room, sl_err *err)
 {
-    sl_status status = sl_mem_new(&engine->budget, 1, sizeof *engine->weights, "weights", &engine->weights, err);
-    if (status != SL_OK)
-        return status;
-    engine->weights->budget = &engine->budget;
-    engine->weights->hp = engine->hp;
-    engine->weights->bytes = engine->work.weight_bytes;
+    const uint64_t for_small = UINT64_C(4) << 20, buffer = sl_weights_buffer_bytes(&engine->hp);
+    const uint64_t left = sl_budget_left(&engine->budget);
+    const uint64_t least_bytes = sl_weights_least(engine->weights);
+    sl_weight_share all;
+    sl_weights_choose(engine->weights, UINT64_MAX, &all);
+    const bool is_small = least_bytes == all.memory_bytes;
+    const uint64_t loading = (is_small ? all.memory_bytes : engine->weights->fixed_bytes) + buffer;
+    engine->load_bytes = engine->program_bytes + engine->budget.used_bytes +
+                         (loading > least_bytes ? loading : least_bytes);
+    if (engine->options.plan_only)
+        return SL_OK;
+    if (engine->load_bytes > engine->ram_bytes)
+        return refuse_weights(engine, least_bytes, err);
+    *room = left > buffer ? left - buffer : 0;
+    if (all.memory_bytes + for_small > *room)
+        *room = *room - *room / 4 > least_bytes ? *room - *room / 4 : least_bytes;
     return SL_OK;
+}
+
+/* Described first: a model that is too large for the budget is not read. */
+static sl_status load_weights(sl_engine *engine, const sl_gguf *gguf, sl_err *err)
+{
+    sl_weights_options options = {
+        .budget = &engine->budget,
+        .only_describe = true,
+        .log = &engine->log,
+        .progress = engine->options.progress,
+        .arg = engine->options.arg,
+    };
+    sl_weight_share share;
+    sl_status status = sl_weights_open(gguf, &options, &engine->weights, err);
+    if (status == SL_OK)
+        status = find_room(engine, &options.room_bytes, err);
+    if (status != SL_OK || engine->options.plan_only)
+        return status;
+    sl_weights_destroy(engine->weights);
+    engine->weights = NULL;
+    options.only_describe = false;
+    status = sl_weights_open(gguf, &options, &engine->weights, err);
+    return status == SL_OK ? sl_weights_set_room(engine->weights, options.room_bytes, &share, err) : status;
 }
 
 /* The model's own default template, if the file has one. */
@@ -242,16 +268,8 @@ static sl_status load_model(sl_engine *engine, const sl_gguf *gguf, sl_err *err)
         status = sl_pool_create(engine->options.n_threads, &engine->budget, &engine->pool, err);
     if (status != SL_OK)
         return status;
-    count_weights(engine, gguf);
     count_work(engine, gguf);
-    if (engine->options.plan_only)
-        return stand_in_weights(engine, err);
-    status = check_weights_fit(engine, err);
-    if (status == SL_OK)
-        status = sl_weights_load(gguf, &engine->budget, engine->options.progress, engine->options.arg,
-                                 &engine->weights, err);
-    engine->is_loaded = status == SL_OK;
-    return status;
+    return load_weights(engine, gguf, err);
 }
 
 static sl_status open_model(sl_engine *engine, sl_err *err)

@@ -43,12 +43,10 @@ struct sl_engine {
     uint64_t tok_fingerprint; /* of the vocabulary and its rules */
     bool add_eos; /* to texts with their end, as the file says */
     sl_hparams hp;
-    sl_weights *weights; /* NULL: vocab_only. plan_only: hyper-parameters and size alone */
-    bool is_loaded;      /* the weights are in memory */
+    sl_weights *weights; /* NULL: vocab_only. plan_only: described alone */
     sl_model_work work;
     sl_draft_model draft;
-    uint64_t weight_map_bytes; /* that the weights take of the budget */
-    uint64_t load_bytes;       /* resident at most while they are read, the program included */
+    uint64_t load_bytes; /* resident at least while the weights are read, the program included */
     char *chat_template; /* NULL: none in the file; terminated */
     const struct sl_chat_family *chat_family; /* asked for by name; NULL: the file's template decides */
     sl_trace *trace;     /* NULL: none */
@@ -56,8 +54,8 @@ struct sl_engine {
     sl_engine_io io;
 };
 
-/* What may be taken in all beside the program, and what is taken of it already; weights that are not loaded (yet) are
- * counted as if they were. used may be more than limit. */
+/* What may be taken in all beside the program, and what is taken of it already, the model's weights left out; a draft
+ * model's that are not loaded (yet) are counted as if they were. used may be more than limit. */
 void sl_engine_memory(const sl_engine *engine, uint64_t *limit_bytes, uint64_t *used_bytes);
 
 /* What a model's weights will take of a budget. */

@@ -173,7 +173,7 @@ static double pass_compute_s(const sl_estimate_input *in, double rows)
 
 static size_t find_crossover(const sl_estimate_input *in, const sl_estimate *out)
 {
-    if (out->pass_bytes > 0 && out->disk_read_rate <= 0.0)
+    if (out->pass_bytes + out->weight_bytes > 0 && out->disk_read_rate <= 0.0)
         return 0;
     for (size_t rows = 1; rows <= MAX_ROWS; rows++)
         if (pass_compute_s(in, (double)rows) >= out->pass_disk_s)
@@ -242,7 +242,21 @@ static uint64_t pass_bytes(const sl_plan *plan)
     return (uint64_t)((double)plan->walked_bytes * share_of(on_flash, plan->answer_bytes));
 }
 
-/* What of the cache goes by way of the disk, and how fast that is. */
+/* What the model file is read for: a pass for the rows that were asked about, and a prompt's windows, whose rows have
+ * logits only where all do, but for the last one. */
+static void fill_weights(const sl_estimate_input *in, sl_estimate *out)
+{
+    const sl_plan *plan = in->plan;
+    const uint64_t rows = in->rows, n = in->prompt_tokens, at_once = SL_GRAPH_LOGIT_ROWS;
+    const uint64_t n_windows = (n + plan->window_tokens - 1) / plan->window_tokens;
+    const uint64_t n_logits = in->all_logits ? (n + at_once - 1) / at_once : 1;
+    out->weight_bytes = plan->weight_pass_bytes + (rows + at_once - 1) / at_once * plan->weight_logit_bytes +
+                        rows * plan->weight_row_bytes;
+    out->weight_bytes_prefill = n_windows * plan->weight_pass_bytes + n_logits * plan->weight_logit_bytes +
+                                n * plan->weight_row_bytes;
+}
+
+/* What of the cache goes by way of the disk, and how fast that is; weights are taken to be on the same. */
 static void fill_disk(const sl_estimate_input *in, sl_estimate *out)
 {
     const sl_plan *plan = in->plan;
@@ -261,10 +275,12 @@ static void fill_disk(const sl_estimate_input *in, sl_estimate *out)
     out->read_bytes_prefill = again < 0x1p63 ? (uint64_t)again : UINT64_MAX;
     out->written_bytes = written_bytes(in, on_flash);
     out->pass_bytes = pass_bytes(plan);
-    out->prefill_read_s = seconds_for(out->read_bytes_prefill, out->disk_read_rate);
+    fill_weights(in, out);
+    out->prefill_read_s = seconds_for(out->read_bytes_prefill + out->weight_bytes_prefill, out->disk_read_rate);
     double written = (double)in->prompt_tokens * (in->keeps ? (double)plan->kv_token_bytes : token_on_flash);
     out->prefill_write_s = seconds_for((uint64_t)written, out->disk_write_rate);
-    out->pass_disk_s = seconds_for(out->pass_bytes, out->disk_read_rate);
+    out->weight_pass_s = seconds_for(out->weight_bytes, out->disk_read_rate);
+    out->pass_disk_s = seconds_for(out->pass_bytes + out->weight_bytes, out->disk_read_rate);
 }
 
 /* Of weights; rows are taken to choose experts of their own as long as there are some. */

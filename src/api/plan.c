@@ -77,7 +77,7 @@ static bool wants_probe(sl_engine *engine, const sl_context_options *options, co
     bool is_known = sl_plan_io(engine, options) != NULL;
     if (options->io == SL_IO_BUFFERED || engine->io.was_probed)
         return false;
-    bool is_worth = plan->disk_bytes > (engine->options.plan_only ? 0 : probe_from_bytes);
+    bool is_worth = plan->disk_bytes + plan->weight_pass_bytes > (engine->options.plan_only ? 0 : probe_from_bytes);
     return options->io_probe || (!is_known && is_worth);
 }
 

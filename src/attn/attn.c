@@ -12,6 +12,7 @@
  * Where memory bounds the pass, an item is several heads: their tiles lie side by side, and memory is read faster in
  * long runs. */
 #include "attn/attn_impl.h"
+#include "kernel/race.h"
 
 #include <assert.h>
 #include <math.h>
@@ -60,7 +61,7 @@ static void begin_item(void *arg, size_t item, size_t worker)
     sl_attn *attn = arg;
     sl_attn_item all = sl_attn_item_of(attn, item, worker);
     for (size_t i = 0; i < all.n_heads; i++)
-        pack_queries(attn, sl_attn_head_of(attn, all, i));
+        pack_queries(attn, sl_attn_head_of(attn, &all, i));
     for (size_t place = 0; place < attn->side; place++)
         reset_states(sl_attn_item_of(attn, place * sl_attn_n_items(attn) + item, worker).segments, all.n * all.n_heads,
                      attn->state_bytes, attn->head_dim);
@@ -85,17 +86,18 @@ static void begin(sl_attn *attn, const sl_attn_rows *rows)
                                  .n_rows = rows->n_rows,
                                  .group = attn->group,
                                  .is_burst = rows->is_burst};
-        attn->noted_block = sl_hot_begin(attn->options.hot, &hot);
+        attn->notes = sl_hot_begin(attn->options.hot, &hot, &attn->noted_block);
     }
     sl_attn_run_items(attn, sl_attn_n_items(attn), attn->n_kv_heads * attn->n_blocks, begin_item);
 }
 
-/* Whether a part's tiles of one head go to the kernel together, because it has a way of its own for that. Not where the
- * states between the tiles are wanted; the bits are the same. */
+/* Whether a part's tiles of one head go to the kernel together, because it has a way of its own for that. Not where
+ * notes are taken of the states between the tiles: of passes of a single row that is every fourth (hot.h). The bits are
+ * the same. */
 static bool in_runs(const sl_attn *attn)
 {
     const sl_kernels *kernels = attn->options.kernels;
-    return attn->options.geom.type == SL_KV_TYPE_Q8_0 && !attn->options.hot && sl_attn_n_queries(attn) >= RUN_LEAST &&
+    return attn->options.geom.type == SL_KV_TYPE_Q8_0 && !attn->notes && sl_attn_n_queries(attn) >= RUN_LEAST &&
            sl_attn_n_queries(attn) <= RUN_MOST && kernels->level[SL_KERNEL_ENTRY_attn_tiles_q8] != SL_CPU_LEVEL_REF;
 }
 
@@ -109,41 +111,50 @@ static bool ends_segment(const sl_kv_part *part)
     return (part->first_token + part->n_groups * (uint64_t)SL_TILE) % SL_SEGMENT_TOKENS == 0;
 }
 
+/* The hot set is shown a part once, by the item of the heads' first blocks. */
+static void show_part(const sl_attn *attn, const sl_attn_item *all, const sl_kv_part *part)
+{
+    const size_t tile_bytes = sl_tile_bytes(attn->options.geom.type, attn->head_dim);
+    if (!attn->options.hot || all->first > 0)
+        return;
+    for (size_t head = all->head; head < all->head + all->n_heads; head++)
+        sl_hot_take(attn->options.hot, head, (size_t)(part->first_token / SL_TILE), part->n_groups,
+                    part->tiles + head * tile_bytes, attn->n_kv_heads * tile_bytes);
+}
+
 /* then: the item's next part of what is held, or NULL. */
 static void fold_part(const sl_attn *attn, const sl_attn_item *all, const sl_kv_part *part, const sl_kv_part *then)
 {
     const sl_kernels *kernels = attn->options.kernels;
-    size_t tile_bytes = sl_tile_bytes(attn->options.geom.type, attn->head_dim);
-    size_t group_bytes = attn->n_kv_heads * tile_bytes;
+    const size_t tile_bytes = sl_tile_bytes(attn->options.geom.type, attn->head_dim);
+    const size_t group_bytes = attn->n_kv_heads * tile_bytes, first_tile = (size_t)(part->first_token / SL_TILE);
     const uint8_t *tiles = part->tiles + all->head * tile_bytes;
     const uint8_t *after = then ? then->tiles + all->head * tile_bytes : NULL;
-    const size_t first_tile = (size_t)(part->first_token / SL_TILE);
-    if (in_runs(attn) && !sl_attn_is_cut(attn, part->first_token)) {
+    const bool is_cut = sl_attn_is_cut(attn, part->first_token);
+    if (in_runs(attn) && !is_cut) {
         for (size_t i = 0; i < all->n_heads; i++) {
-            sl_attn_item span = sl_attn_head_of(attn, *all, i);
+            sl_attn_item span = sl_attn_head_of(attn, all, i);
             span.next = i + 1 < all->n_heads ? tiles + (i + 1) * tile_bytes : after;
             sl_tile_args args = sl_attn_args_of(attn, &span, 0, span.n);
             args.tile = tiles + i * tile_bytes;
+            for (uint32_t g = 0; g < part->n_groups; g++)
+                sl_race_read(args.tile + g * group_bytes, tile_bytes);
             kernels->attn_tiles_q8(&args, part->n_groups, group_bytes, kernels->attn_tile_q8);
         }
         return;
     }
     for (uint32_t g = 0; g < part->n_groups; g++, tiles += group_bytes)
         for (size_t i = 0; i < all->n_heads; i++) {
-            sl_attn_item span = sl_attn_head_of(attn, *all, i);
+            sl_attn_item span = sl_attn_head_of(attn, all, i);
             span.next = g + 1 < part->n_groups ? tiles + group_bytes : after;
             if (i + 1 < all->n_heads)
                 span.next = tiles + (i + 1) * tile_bytes;
-            if (sl_attn_is_cut(attn, part->first_token))
+            if (is_cut)
                 sl_attn_fold_cut(attn, &span, tiles + i * tile_bytes, part->first_token + (uint64_t)g * SL_TILE);
             else
                 sl_attn_fold_tile(attn, &span, 0, span.n, tiles + i * tile_bytes, NULL);
             sl_attn_note(attn, &span, first_tile + g);
         }
-    if (attn->options.hot && attn->noted_block - all->first < all->n)
-        for (size_t i = 0; i < all->n_heads; i++)
-            sl_hot_take(attn->options.hot, all->head + i, first_tile, part->n_groups,
-                        part->tiles + (all->head + i) * tile_bytes, group_bytes);
 }
 
 static void fold_held_item(void *arg, size_t item, size_t worker)
@@ -159,6 +170,7 @@ static void fold_held_item(void *arg, size_t item, size_t worker)
         while (then < end && segment_of(then) % attn->side != place)
             then++;
         fold_part(attn, &span, part, then < end ? then : NULL);
+        show_part(attn, &span, part);
         if (ends_segment(part) && attn->side == 1)
             sl_attn_fold_segment(attn, &span);
     }

@@ -30,7 +30,8 @@ struct sl_attn {
     size_t side;                        /* segments side by side; 1: the pass is not split */
     sl_kv_part held[SL_ATTN_MAX_HELD];  /* taken from the store, in order, not folded yet */
     size_t n_held, n_ring_held;
-    size_t noted_block; /* of each KV head, whose states the hot set is told */
+    const sl_harvest *notes; /* that are taken of the walk; NULL: none */
+    size_t noted_block;      /* of each KV head, whose states they are of */
 };
 
 /* A work item: blocks [first, first + n) of one KV head, or the only block of each of several. Arrays of blocks lie
@@ -64,12 +65,34 @@ static inline size_t sl_attn_query_off(const sl_attn *attn, size_t head, size_t 
     return query / attn->group * stride + (head * attn->group + query % attn->group) * attn->head_dim;
 }
 
-/* Tells the hot set what `tile` of the context, just folded into the span's segment states, did to them. */
+static inline bool sl_attn_is_noted(const sl_attn *attn, const sl_attn_item *span)
+{
+    return attn->notes && attn->noted_block - span->first < span->n;
+}
+
+/* Notes what `tile` of the context, just folded into the span's segment states, did to them. */
 static inline void sl_attn_note(const sl_attn *attn, const sl_attn_item *span, size_t tile)
 {
-    if (attn->options.hot && attn->noted_block - span->first < span->n)
-        sl_hot_note(attn->options.hot, span->head, tile,
-                    span->segments + (attn->noted_block - span->first) * attn->state_bytes);
+    if (sl_attn_is_noted(attn, span))
+        sl_harvest_note(attn->notes, span->head, tile,
+                        span->segments + (attn->noted_block - span->first) * attn->state_bytes);
+}
+
+/* Of a span's heads, the i-th. */
+static inline sl_attn_item sl_attn_head_of(const sl_attn *attn, const sl_attn_item *span, size_t i)
+{
+    const size_t block = i * attn->n_blocks;
+    return (sl_attn_item){
+        .head = span->head + i,
+        .n_heads = 1,
+        .first = span->first,
+        .n = span->n,
+        .qblocks = span->qblocks + block * sl_qblock_bytes(attn->options.geom.type, attn->head_dim),
+        .segments = span->segments + block * attn->state_bytes,
+        .totals = span->totals + block * attn->state_bytes,
+        .scratch = span->scratch,
+        .next = span->next,
+    };
 }
 
 /* attn_item.c */
@@ -77,7 +100,6 @@ static inline void sl_attn_note(const sl_attn *attn, const sl_attn_item *span, s
 /* Items from sl_attn_n_items on are a split pass's further segments: item / n_items is the segment's place among
  * `side`. */
 sl_attn_item sl_attn_item_of(const sl_attn *attn, size_t item, size_t worker);
-sl_attn_item sl_attn_head_of(const sl_attn *attn, sl_attn_item span, size_t i); /* of a span's heads, the i-th */
 
 /* Fills in chunks, heads together and segments side by side for attn->rows. */
 void sl_attn_divide(sl_attn *attn);

@@ -1,5 +1,6 @@
 /* Memory of attention, and work items: which blocks of which heads and segments one thread computes at a time. */
 #include "attn/attn_impl.h"
+#include "kernel/race.h"
 
 enum {
     TOO_LITTLE = 8 /* tiles x blocks that one thread computes sooner than two could */
@@ -88,16 +89,6 @@ sl_attn_item sl_attn_item_of(const sl_attn *attn, size_t item, size_t worker)
     return span;
 }
 
-sl_attn_item sl_attn_head_of(const sl_attn *attn, sl_attn_item span, size_t i)
-{
-    span.head += i;
-    span.n_heads = 1;
-    span.qblocks += i * attn->n_blocks * sl_qblock_bytes(attn->options.geom.type, attn->head_dim);
-    span.segments += i * attn->n_blocks * attn->state_bytes;
-    span.totals += i * attn->n_blocks * attn->state_bytes;
-    return span;
-}
-
 void sl_attn_run_items(sl_attn *attn, size_t n, size_t work, sl_pool_task task)
 {
     if (work > TOO_LITTLE)
@@ -155,6 +146,7 @@ void sl_attn_fold_tile(const sl_attn *attn, const sl_attn_item *span, size_t fir
     sl_tile_args args = sl_attn_args_of(attn, span, first, n);
     args.tile = tile;
     args.masks = masks ? masks + first * SL_LANES : NULL;
+    sl_race_tile(&args, attn->options.geom.type);
     sl_kernels_attn_tile(attn->options.kernels, attn->options.geom.type)(&args);
 }
 

@@ -143,7 +143,7 @@ static void finish_head(const sl_attn *attn, sl_attn_item span, size_t worker)
         sl_attn_note(attn, &span, (size_t)(pos / SL_TILE));
     }
     sl_attn_fold_segment(attn, &span);
-    if (attn->options.hot && attn->noted_block - span.first < span.n)
+    if (sl_attn_is_noted(attn, &span))
         sl_hot_rank(attn->options.hot, worker, span.head,
                     span.totals + (attn->noted_block - span.first) * attn->state_bytes);
     for (size_t b = 0; b < span.n; b++) {
@@ -161,7 +161,7 @@ static void finish_item(void *arg, size_t item, size_t worker)
     size_t place = attn->rows->first_pos / SL_TILE * SL_TILE / SL_SEGMENT_TOKENS % attn->side;
     sl_attn_item all = sl_attn_item_of(attn, place * sl_attn_n_items(attn) + item, worker);
     for (size_t i = 0; i < all.n_heads; i++)
-        finish_head(attn, sl_attn_head_of(attn, all, i), worker);
+        finish_head(attn, sl_attn_head_of(attn, &all, i), worker);
 }
 
 /* A branch's first tile starts as a copy of the one that it branches off in, for the keys that they share. The rows'

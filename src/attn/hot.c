@@ -11,6 +11,8 @@ enum {
     /* Rows that are looked at, at most: what several rows agree upon holds for the next ones better than what one row
      * happens to look at. */
     MAX_ROWS = 4,
+    /* Rows of which at least one is looked at. */
+    ROWS_PER_LOOK = 4,
     /* Tiles x heads planned sooner by one thread than by many. */
     TOO_LITTLE = 512
 };
@@ -28,11 +30,12 @@ static size_t lay_out_table(sl_hot *hot)
 {
     const size_t n_layers = hot->options.geom.n_layers;
     const size_t per_head = hot->n_slots * (sizeof(int32_t) + sizeof(sl_hot_missing));
-    const size_t heads_off = 2 * n_layers * sizeof(size_t);
+    const size_t heads_off = n_layers * (2 * sizeof(size_t) + sizeof(sl_hot_looks));
     const size_t slots_off = heads_off + hot->n_all_heads * sizeof(sl_hot_head);
     if (hot->table) {
         hot->n_tiles = (size_t *)(void *)hot->table;
         hot->first_head = hot->n_tiles + n_layers;
+        hot->looks = (sl_hot_looks *)(void *)(hot->first_head + n_layers);
         hot->heads = (sl_hot_head *)(void *)(hot->table + heads_off);
         for (size_t i = 0; i < hot->n_all_heads; i++) {
             hot->heads[i].tiles = (int32_t *)(void *)(hot->table + slots_off + i * per_head);
@@ -57,7 +60,7 @@ static size_t lay_out_map(sl_hot *hot)
     }
     const size_t means = off, note_bytes = pad64(sl_harvest_bytes(hot->max_heads, n_tiles, hot->max_lanes));
     off += pad64(hot->n_all_heads * n_tiles * sizeof(float));
-    const size_t notes = off, scratch = notes + 2 * note_bytes, marks = scratch + threads * n_tiles * sizeof(float);
+    const size_t notes = off, scratch = notes + 2 * note_bytes, marks = scratch + 2 * threads * n_tiles * sizeof(float);
     if (hot->map) {
         for (size_t i = 0; i < hot->n_all_heads; i++)
             hot->heads[i].means = (float *)(void *)(hot->map + means) + i * n_tiles;
@@ -83,6 +86,7 @@ static void measure(const sl_hot_options *options, sl_hot *hot)
         hot->max_lanes = lanes > hot->max_lanes ? lanes : hot->max_lanes;
     }
     hot->max_lanes = hot->max_lanes < SL_LANES ? hot->max_lanes : SL_LANES;
+    assert(hot->max_lanes % SL_HARVEST_STEP == 0);
 }
 
 uint64_t sl_hot_bytes(const sl_hot_options *options)
@@ -115,6 +119,8 @@ sl_status sl_hot_create(const sl_hot_options *options, sl_hot **out, sl_err *err
     hot->harvest.max_tiles = hot->max_tiles;
     hot->harvest.max_lanes = hot->max_lanes;
     hot->harvest.segment_tiles = SL_SEGMENT_TOKENS / SL_TILE;
+    for (uint32_t layer = 0; layer < options->geom.n_layers; layer++)
+        hot->looks[layer].is_new = true;
     for (size_t i = 0; i < hot->n_all_heads; i++)
         memset(hot->heads[i].tiles, 0xff, hot->n_slots * sizeof *hot->heads[i].tiles);
     *out = hot;
@@ -132,24 +138,41 @@ void sl_hot_destroy(sl_hot *hot)
 
 /* ------------------------------------------------------------------------------------------------------- in a pass */
 
-size_t sl_hot_begin(sl_hot *hot, const sl_hot_rows *rows)
+static bool is_looked_at(sl_hot *hot, const sl_hot_rows *rows)
+{
+    sl_hot_looks *looks = &hot->looks[rows->layer];
+    const size_t before = looks->n_rows + rows->layer;
+    looks->n_rows += rows->n_rows;
+    if (before / ROWS_PER_LOOK == (before + rows->n_rows) / ROWS_PER_LOOK && !looks->is_new)
+        return false;
+    looks->is_new = false;
+    looks->is_unplanned = true;
+    return true;
+}
+
+const sl_harvest *sl_hot_begin(sl_hot *hot, const sl_hot_rows *rows, size_t *block)
 {
     const size_t n_queries = rows->n_rows * rows->group, end = (size_t)(rows->first_pos + rows->n_rows);
     hot->layer = rows->layer;
+    *block = 0;
+    if (!is_looked_at(hot, rows))
+        return NULL;
     if (rows->is_burst) {
         const size_t n = n_queries < hot->max_lanes ? n_queries : hot->max_lanes;
         sl_harvest_begin(&hot->harvest, 0, n, rows->first_tile, (size_t)(rows->first_pos / SL_TILE));
-        return 0;
+        return &hot->harvest;
     }
-    const size_t block = (n_queries - 1) / SL_LANES, filled = n_queries - block * SL_LANES;
-    const size_t n = filled < hot->max_lanes ? filled : hot->max_lanes;
+    *block = (n_queries - 1) / SL_LANES;
+    const size_t filled = n_queries - *block * SL_LANES, n = filled < hot->max_lanes ? filled : hot->max_lanes;
     sl_harvest_begin(&hot->harvest, filled - n, n, rows->first_tile, (end + SL_TILE - 1) / SL_TILE);
-    return block;
+    return &hot->harvest;
 }
 
 void sl_hot_take(sl_hot *hot, size_t head_idx, size_t first_tile, size_t n, const uint8_t *tiles, size_t stride)
 {
     sl_hot_head *head = sl_hot_head_of(hot, hot->layer, head_idx);
+    if (head->n_missing == 0)
+        return;
     const size_t bytes = sl_tile_bytes(hot->options.geom.type, hot->options.geom.layers[hot->layer].head_dim);
     size_t low = 0, high = head->n_missing;
     while (low < high) {
@@ -161,20 +184,17 @@ void sl_hot_take(sl_hot *hot, size_t head_idx, size_t first_tile, size_t n, cons
     }
     for (; low < head->n_missing && (size_t)head->missing[low].tile < first_tile + n; low++) {
         const sl_hot_missing found = head->missing[low];
+        if (head->tiles[found.slot] == found.tile)
+            continue;
         memcpy(head->data + (size_t)found.slot * bytes, tiles + ((size_t)found.tile - first_tile) * stride, bytes);
         head->tiles[found.slot] = found.tile;
     }
 }
 
-void sl_hot_note(const sl_hot *hot, size_t head, size_t tile, const uint8_t *state)
-{
-    sl_harvest_note(&hot->harvest, head, tile, state);
-}
-
 void sl_hot_rank(sl_hot *hot, size_t worker, size_t head_idx, const uint8_t *total)
 {
     float *means = sl_hot_head_of(hot, hot->layer, head_idx)->means;
-    float *masses = hot->scratch + worker * hot->max_tiles;
+    float *masses = hot->scratch + worker * 2 * hot->max_tiles;
     sl_harvest_masses(&hot->harvest, head_idx, total, masses);
     for (size_t t = 0; t < hot->harvest.end_tile; t++)
         means[t] = means[t] * FADE + (isfinite(masses[t]) ? masses[t] : 0.0f);
@@ -196,6 +216,7 @@ static void plan_item(void *arg, size_t item, size_t worker)
 
 static void plan_layer(sl_hot *hot, uint32_t layer, sl_hot_new fresh)
 {
+    hot->looks[layer].is_unplanned = false;
     plan_work work = {hot, layer, fresh};
     const size_t n = hot->options.geom.layers[layer].n_kv_heads;
     if (n * hot->n_tiles[layer] < TOO_LITTLE)
@@ -206,8 +227,11 @@ static void plan_layer(sl_hot *hot, uint32_t layer, sl_hot_new fresh)
 
 void sl_hot_append(sl_hot *hot, uint32_t layer, uint64_t first_pos, const uint8_t *groups, uint64_t n_new)
 {
-    hot->n_tiles[layer] = (size_t)((first_pos + n_new) / SL_TILE);
-    assert(hot->n_tiles[layer] <= hot->max_tiles);
+    const size_t n_tiles = (size_t)((first_pos + n_new) / SL_TILE);
+    assert(n_tiles <= hot->max_tiles);
+    if (n_tiles == hot->n_tiles[layer] && !hot->looks[layer].is_unplanned)
+        return;
+    hot->n_tiles[layer] = n_tiles;
     plan_layer(hot, layer, (sl_hot_new){groups, (size_t)(first_pos / SL_TILE)});
 }
 
@@ -229,6 +253,7 @@ void sl_hot_settle(sl_hot *hot, uint64_t n_tokens)
     }
     for (uint32_t layer = 0; layer < hot->options.geom.n_layers; layer++) {
         hot->n_tiles[layer] = n_tiles;
+        hot->looks[layer].is_new = true;
         plan_layer(hot, layer, (sl_hot_new){NULL, 0});
     }
 }

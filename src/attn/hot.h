@@ -1,12 +1,16 @@
 /* The hot set: of each layer and KV head, a few tiles of the context in memory, for a draft to attend to: the first,
  * the most recent, and those that drew the most attention in the passes so far.
  *
- *   a pass  sl_hot_begin     a layer's walk begins: which queries are looked at
+ *   a pass  sl_hot_begin     a layer's walk begins: which queries are looked at, if any
  *           sl_hot_take      a part is in memory: tiles that are wanted and missing are copied from it
- *           sl_hot_note      a tile was folded: the states of those queries (harvest.h)
+ *           sl_harvest_note  a tile was folded: the states of those queries (harvest.h)
  *           sl_hot_rank      the walk is over: each tile's share of attention goes into its running mean
- *   then    sl_hot_append    tokens joined the layer: what is wanted is fixed anew; new tiles that are come in at once,
- *                            the others when the next pass hands them over
+ *   then    sl_hot_append    tokens joined the layer: where it was looked at, or has a tile more, what is wanted is
+ *                            fixed anew; new tiles that are come in at once, the others when the next pass hands them
+ *                            over
+ *
+ * Looking costs the same whatever the pass has rows, and says more the more there are. So of every four rows at least
+ * one is looked at: passes of four and more all are, of single rows every fourth, in each layer another.
  *
  * Nothing is read from flash for it, and nothing that a pass computes depends on it. What it holds is a function of the
  * text and of what the passes were, never of time or threads.
@@ -56,12 +60,10 @@ typedef struct sl_hot_rows {
     bool is_burst; /* rows behind the first may never become text: the first ones are looked at; else the last ones */
 } sl_hot_rows;
 
-/* Returns the query block that is to be noted. */
-size_t sl_hot_begin(sl_hot *hot, const sl_hot_rows *rows);
+/* Returns the notes to be taken, of one query block, until the next layer begins; NULL: this walk is not looked at. */
+const sl_harvest *sl_hot_begin(sl_hot *hot, const sl_hot_rows *rows, size_t *block);
 /* n tiles of a head from first_tile on, `stride` bytes apart. */
 void sl_hot_take(sl_hot *hot, size_t head, size_t first_tile, size_t n, const uint8_t *tiles, size_t stride);
-/* state: the noted block's of the segment. */
-void sl_hot_note(const sl_hot *hot, size_t head, size_t tile, const uint8_t *state);
 /* total: the noted block's, every key folded. */
 void sl_hot_rank(sl_hot *hot, size_t worker, size_t head, const uint8_t *total);
 

@@ -3,6 +3,8 @@
 #include <assert.h>
 #include <math.h>
 
+#include "kernel/race.h"
+
 enum {
     MAX_PIECES = 4, /* of a head's tiles, each a state of its own, that threads compute side by side */
     MAX_BLOCKS = 16 /* of queries that share a KV head */
@@ -156,6 +158,7 @@ static void fold_hot(const sl_hot_attend *attend, size_t head, size_t piece, sl_
         args->tile = view.data + i * tile_bytes;
         args->masks = set_masks(attend, (uint64_t)view.tiles[i] * SL_TILE, masks) ? NULL : masks;
         args->next = i + 1 < end ? args->tile + tile_bytes : NULL;
+        sl_race_tile(args, attend->options.geom.type);
         fold(args);
     }
 }
@@ -171,6 +174,7 @@ static void fold_own(const sl_hot_attend *attend, size_t head, sl_tile_args *arg
     for (uint64_t pos = attend->groups_pos; pos < rows->first_pos + rows->n_rows; pos += SL_TILE) {
         set_masks(attend, pos, masks);
         args->tile = tile;
+        sl_race_tile(args, attend->options.geom.type);
         sl_kernels_attn_tile(attend->options.kernels, attend->options.geom.type)(args);
         tile += attend->n_kv_heads * tile_bytes;
     }

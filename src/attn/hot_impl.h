@@ -18,19 +18,27 @@ typedef struct sl_hot_head {
     float *means; /* [max_tiles] each tile's share of attention, fading from pass to pass */
 } sl_hot_head;
 
+/* Of one layer. */
+typedef struct sl_hot_looks {
+    size_t n_rows;     /* of all passes */
+    bool is_new;       /* nobody looked since the text became another */
+    bool is_unplanned; /* somebody has since it was planned */
+} sl_hot_looks;
+
 struct sl_hot {
     sl_hot_options options;
     size_t n_slots, max_tiles;
     size_t n_all_heads, max_heads; /* of all layers; of a layer */
     size_t max_lanes;
-    size_t *n_tiles;    /* [n_layers] full tiles of the context */
-    sl_hot_head *heads; /* [n_all_heads] layer after layer */
-    size_t *first_head; /* [n_layers] */
-    uint8_t *table;     /* what the three lie in */
+    size_t *n_tiles;     /* [n_layers] full tiles of the context */
+    sl_hot_head *heads;  /* [n_all_heads] layer after layer */
+    size_t *first_head;  /* [n_layers] */
+    sl_hot_looks *looks; /* [n_layers] */
+    uint8_t *table;      /* what the four lie in */
     size_t map_bytes;
     uint8_t *map;
-    float *scratch;  /* [threads][max_tiles] */
-    uint8_t *marks;  /* [threads][max_tiles] */
+    float *scratch; /* [threads][2 * max_tiles] */
+    uint8_t *marks; /* [threads][max_tiles] */
     /* the pass's layer */
     uint32_t layer;
     sl_harvest harvest;

@@ -57,8 +57,8 @@ static float kth_largest(float *keys, size_t n, size_t k)
 typedef struct plan {
     const sl_hot *hot;
     sl_hot_head *head;
-    uint8_t *marks; /* [n_tiles] */
-    float *keys;    /* [n_tiles] scratch */
+    uint8_t *marks;       /* [n_tiles] */
+    float *keys, *sorted; /* [n_tiles] scratch */
     uint32_t layer;
     size_t head_idx, n_tiles;
 } plan;
@@ -78,13 +78,14 @@ static void choose(const plan *p, size_t first, size_t end, size_t k)
     if (k == 0)
         return;
     for (size_t t = first; t < end; t++)
-        p->keys[t - first] = key_of(p, t);
-    const float least = kth_largest(p->keys, end - first, k);
+        p->keys[t] = key_of(p, t);
+    memcpy(p->sorted, p->keys + first, (end - first) * sizeof *p->keys);
+    const float least = kth_largest(p->sorted, end - first, k);
     size_t n_equal = k;
     for (size_t t = first; t < end; t++)
-        n_equal -= key_of(p, t) > least;
+        n_equal -= p->keys[t] > least;
     for (size_t t = end; t-- > first;) {
-        const float key = key_of(p, t);
+        const float key = p->keys[t];
         if (key > least || (key == least && n_equal > 0)) {
             p->marks[t] |= WANTED;
             n_equal -= key == least;
@@ -112,9 +113,10 @@ static void mark(const plan *p)
     if (n_seen <= hot->n_slots)
         n_recent = n_seen;
     const size_t recent_from = p->n_tiles - n_recent;
-    for (size_t t = seen_from; t < p->n_tiles; t++)
-        if (t < seen_from + n_first || t >= recent_from)
-            p->marks[t] |= WANTED;
+    for (size_t t = seen_from; t < p->n_tiles && t < seen_from + n_first; t++)
+        p->marks[t] |= WANTED;
+    for (size_t t = recent_from; t < p->n_tiles; t++)
+        p->marks[t] |= WANTED;
     if (n_seen > hot->n_slots)
         choose(p, seen_from + n_first, recent_from, hot->n_slots - n_first - n_recent);
 }
@@ -122,8 +124,15 @@ static void mark(const plan *p)
 void sl_hot_plan(sl_hot *hot, uint32_t layer, size_t head_idx, size_t worker, const sl_hot_new *fresh)
 {
     sl_hot_head *head = sl_hot_head_of(hot, layer, head_idx);
-    const plan p = {hot,   head,     hot->marks + worker * hot->max_tiles, hot->scratch + worker * hot->max_tiles,
-                    layer, head_idx, hot->n_tiles[layer]};
+    float *keys = hot->scratch + worker * 2 * hot->max_tiles;
+    const plan p = {.hot = hot,
+                    .head = head,
+                    .marks = hot->marks + worker * hot->max_tiles,
+                    .keys = keys,
+                    .sorted = keys + hot->max_tiles,
+                    .layer = layer,
+                    .head_idx = head_idx,
+                    .n_tiles = hot->n_tiles[layer]};
     mark(&p);
     const size_t tile_bytes = sl_tile_bytes(hot->options.geom.type, hot->options.geom.layers[layer].head_dim);
     const size_t group_bytes = sl_geom_group_bytes(&hot->options.geom, layer);

@@ -152,10 +152,14 @@ static sl_status collect_rows(burst *b, sl_err *err)
 
 /* ---------------------------------------------------------------------------------------------------- verifying */
 
-/* Rows from `row` on whose logits are computed together: those that are likely to be wanted one after the other. */
+/* Rows from `row` on whose logits are computed together: those that are likely to be wanted one after the other; as
+ * many as can be, where the output projection is read from flash each time. */
 static size_t batch_at(const sl_session *s, size_t row)
 {
     static const float likely = 0.3f;
+    const size_t left = s->rows.n - row;
+    if (!s->options.weights->output->packed)
+        return left < SL_GRAPH_LOGIT_ROWS ? left : SL_GRAPH_LOGIT_ROWS;
     float chance = 1.0f;
     size_t n = 1;
     for (; n < SL_GRAPH_LOGIT_ROWS && row + n < s->rows.n; n++) {
@@ -217,7 +221,7 @@ static sl_status pass_once(burst *b, sl_err *err)
 }
 
 /* A draft may be a token that the model breaks down over, and plain decoding never looks at it: then the text's last
- * token goes alone. */
+ * token goes alone, and that draft is not taken again. */
 static sl_status pass_rows(burst *b, sl_err *err)
 {
     sl_session *s = b->session;
@@ -225,6 +229,9 @@ static sl_status pass_rows(burst *b, sl_err *err)
     const sl_status status = pass_once(b, err);
     if (status == SL_OK || s->rows.n == 1 || !sl_graph_broke_down(s->graph))
         return status;
+    const size_t bad_row = sl_graph_bad_row(s->graph);
+    if (bad_row > 0)
+        sl_guesses_bar(&s->guesses, s->rows.ids[bad_row]);
     sl_session_take_back(s, s->n_stored);
     (void)sl_guesses_pick(&s->guesses, &no_drafts, s->history[s->n_history - 1], &s->rows);
     return pass_once(b, err);

@@ -37,6 +37,19 @@ static int32_t add(sl_guesses *g, size_t drafter, const sl_draft_node *from, int
     return at;
 }
 
+void sl_guesses_bar(sl_guesses *g, int32_t id)
+{
+    g->barred[g->n_barred++ % SL_MAX_BARRED] = id;
+}
+
+static bool is_barred(const sl_guesses *g, int32_t id)
+{
+    for (size_t i = 0; i < g->n_barred && i < SL_MAX_BARRED; i++)
+        if (g->barred[i] == id)
+            return true;
+    return false;
+}
+
 void sl_guesses_join(sl_guesses *g, size_t drafter, const sl_draft_tree *tree)
 {
     int32_t place[SL_MAX_DRAFTS];
@@ -46,7 +59,7 @@ void sl_guesses_join(sl_guesses *g, size_t drafter, const sl_draft_tree *tree)
         place[i] = NONE;
         if (node->id < 0 || (size_t)node->id >= g->n_vocab || (!is_root && (size_t)node->parent >= i))
             continue;
-        if (!is_root && place[node->parent] == NONE)
+        if ((!is_root && place[node->parent] == NONE) || is_barred(g, node->id))
             continue;
         int32_t parent = is_root ? SL_DRAFT_ROOT : place[node->parent];
         int32_t at = find_child(g, parent, node->id);

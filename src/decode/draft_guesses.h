@@ -1,6 +1,7 @@
 /* The guesses of a burst: proposals of several drafters in one tree, and the rows that are made of it.
  *
- * Owns: nothing but itself. Refuses: ids that do not exist, with what hangs on them; siblings of the same id are one.
+ * Owns: nothing but itself. Refuses: ids that do not exist or are barred, with what hangs on them; siblings of the same
+ * id are one.
  * Thread rule: one thread at a time. */
 #ifndef SL_DRAFT_GUESSES_H
 #define SL_DRAFT_GUESSES_H
@@ -8,7 +9,10 @@
 #include "attn/tree.h"
 #include "decode/draft_plan.h"
 
-enum { SL_MAX_GUESSES = 3 * SL_MAX_DRAFTS };
+enum {
+    SL_MAX_GUESSES = 3 * SL_MAX_DRAFTS,
+    SL_MAX_BARRED = 16 /* the last ones */
+};
 
 typedef struct sl_guess {
     int32_t id, parent;           /* SL_DRAFT_ROOT: follows the text's last token */
@@ -34,11 +38,17 @@ typedef struct sl_guesses {
     int32_t first_child; /* of the root */
     sl_guess nodes[SL_MAX_GUESSES];
     sl_draft_node proposed[SL_MAX_DRAFTS]; /* room for a drafter's answer */
+    int32_t barred[SL_MAX_BARRED];
+    size_t n_barred; /* all that ever were */
     /* While rows are picked: */
     int32_t picked[SL_MAX_DRAFTS], n_children[SL_MAX_GUESSES + 1];
 } sl_guesses;
 
 void sl_guesses_start(sl_guesses *guesses, sl_draft_plan *plan, size_t n_vocab);
+
+/* From the next burst on the id is no guess: the model broke down over it. Such a pass is made twice, and a drafter
+ * would propose the same again and again. */
+void sl_guesses_bar(sl_guesses *guesses, int32_t id);
 
 /* A drafter's answer joins what is there. */
 void sl_guesses_join(sl_guesses *guesses, size_t drafter, const sl_draft_tree *tree);

@@ -27,9 +27,9 @@ struct sl_self {
     size_t n_steps;
     /* own tile groups: the text's unfilled one, then the draft's */
     size_t n_groups, own_bytes;
-    uint8_t *own;         /* [n_layers] n_groups each, at own_off */
-    uint64_t own_pos;     /* of the first group */
-    uint64_t draft_pos;   /* of the row being computed */
+    uint8_t *own;       /* [n_layers] n_groups each, at own_off */
+    uint64_t own_pos;   /* of the first group */
+    uint64_t draft_pos; /* of the row being computed */
 };
 
 static size_t layer_off(const sl_self *self, uint32_t layer)
@@ -212,11 +212,8 @@ static bool start_draft(sl_self *self, size_t n_history)
 /* One row: the logits of what follows the token. */
 static sl_status compute(sl_self *self, int32_t id, sl_err *err)
 {
-    const sl_graph_rows rows = {.ids = &id,
-                                .n_rows = 1,
-                                .first_pos = self->draft_pos,
-                                .stop = self->options.stop,
-                                .arg = self->options.arg};
+    const sl_graph_rows rows = {
+        .ids = &id, .n_rows = 1, .first_pos = self->draft_pos, .stop = self->options.stop, .arg = self->options.arg};
     sl_status status = sl_graph_pass(self->graph, NULL, &rows, err);
     if (status == SL_OK)
         status = sl_graph_logits(self->graph, 0, 1, self->logits, err);
@@ -279,7 +276,7 @@ static sl_status draw_steps(sl_self *self, const sl_draft_ask *ask, size_t depth
     while (self->n_steps < depth) {
         const size_t n = ask->n + self->n_steps;
         sl_status status = compute(self, self->text[n - 1], err);
-        if (status == SL_FAILED) /* a guess that came to nothing */
+        if (status != SL_OK && sl_graph_broke_down(self->graph)) /* a guess that came to nothing */
             break;
         if (status != SL_OK)
             return status;

@@ -6,6 +6,7 @@
 #include "kernel/math64.h"
 #include "kernel/tile_key.h"
 #include "model/graph_impl.h"
+#include "model/weight_stream.h"
 
 enum { CHUNK_ROWS = 128 }; /* rows whose projections are computed together: bounds the scratch */
 
@@ -141,8 +142,9 @@ static void start_row(sl_graph *graph, size_t row)
     const sl_matrix *embedding = &graph->options.weights->embedding;
     size_t index = graph->first + row, pairs = graph->rope.dims / 2;
     float *x = sl_graph_x_row(graph, row);
-    sl_weight_row(embedding->type, embedding->packed, embedding->n_out, embedding->n_in,
-                  (size_t)graph->rows->ids[index], x);
+    if (embedding->packed)
+        sl_weight_row(embedding->type, embedding->packed, embedding->n_out, embedding->n_in,
+                      (size_t)graph->rows->ids[index], x);
     for (size_t i = 0; graph->hp.embd_scale > 0.0f && i < graph->hp.n_embd; i++)
         x[i] *= graph->hp.embd_scale;
     for (size_t turn = 0; turn < graph->n_turns; turn++) {
@@ -152,13 +154,38 @@ static void start_row(sl_graph *graph, size_t row)
     }
 }
 
+/* The rows' embeddings, from memory or from flash, and their turns. */
+static sl_status start_rows(sl_graph *graph, sl_err *err)
+{
+    const sl_weights *weights = graph->options.weights;
+    sl_status status = SL_OK;
+    if (!weights->embedding.packed)
+        status = sl_weights_embed(weights, graph->rows->ids, graph->n_rows, graph->x, graph->options.pool, err);
+    graph->first = graph->n = 0;
+    while (status == SL_OK && sl_graph_next_chunk(graph, graph->n_rows))
+        sl_graph_for_rows(graph, start_row);
+    return status;
+}
+
+/* Where the output projection is read for each logits, a window's may come or not: then nothing is read ahead. */
+static sl_weights_ahead ahead_of_layers(const sl_graph *graph)
+{
+    const bool has_logits = graph->options.staged || graph->options.attend;
+    const bool is_known = has_logits || graph->options.weights->output->packed;
+    return (sl_weights_ahead){.has_logits = has_logits,
+                              .has_pass = is_known && graph->will_follow};
+}
+
 static sl_status run_layers(sl_graph *graph, sl_kv *kv, sl_err *err)
 {
     for (graph->layer = 0; graph->layer < graph->hp.n_layers; graph->layer++) {
         if (graph->rows->stop && graph->rows->stop(graph->rows->arg))
             return sl_err_set(err, SL_CANCELLED, "cancelled");
         double start_s = sl_trace_now(graph->options.trace);
-        sl_status status = sl_graph_layer(graph, kv, err);
+        sl_status status = sl_weights_hold(graph->options.weights, graph->layer, ahead_of_layers(graph),
+                                           graph->options.pool, err);
+        if (status == SL_OK)
+            status = sl_graph_layer(graph, kv, err);
         if (status != SL_OK)
             return status;
         sl_graph_trace(graph, SL_TRACE_LANE_PASS, "layer", start_s, graph->layer);
@@ -173,16 +200,16 @@ sl_status sl_graph_pass(sl_graph *graph, sl_kv *kv, const sl_graph_rows *rows, s
     graph->n_rows = rows->n_rows;
     graph->first_pos = rows->first_pos;
     graph->is_tree = rows->parents != NULL;
+    graph->will_follow = rows->will_follow || graph->options.attend;
     graph->broke_down = false;
     assert(!graph->is_tree || graph->options.trees);
     if (graph->is_tree)
         sl_tree_init(&graph->tree, rows->parents, rows->n_rows, rows->first_pos);
     double start_s = sl_trace_now(graph->options.trace);
-    graph->first = graph->n = 0;
-    while (sl_graph_next_chunk(graph, rows->n_rows))
-        sl_graph_for_rows(graph, start_row);
+    sl_status status = start_rows(graph, err);
     const bool stored = !graph->options.attend;
-    sl_status status = stored ? sl_kv_pass_begin(kv, rows->will_follow, err) : SL_OK;
+    if (status == SL_OK && stored)
+        status = sl_kv_pass_begin(kv, rows->will_follow, err);
     if (status == SL_OK)
         status = run_layers(graph, kv, err);
     if (status == SL_OK && stored)
@@ -205,6 +232,32 @@ static void cap_logits_row(sl_graph *graph, size_t row)
     graph->bad[row] = !graph->options.kernels->finite(logits, graph->hp.n_vocab);
 }
 
+/* The chunk's normed rows times the output projection: of one that is read, slice by slice. */
+static sl_status multiply_output(sl_graph *graph, sl_err *err)
+{
+    const sl_weights *weights = graph->options.weights;
+    const size_t n_vocab = graph->hp.n_vocab;
+    const sl_graph_product all = {weights->output, graph->logits, n_vocab};
+    if (weights->output->packed) {
+        sl_graph_multiply(graph, graph->tmp, graph->wide, graph->n, &all, 1);
+        return SL_OK;
+    }
+    /* The last rows' logits are the last ones. Of others, a burst may want more or not; a window, all or only these. */
+    const bool is_last = graph->first + graph->n == graph->n_rows;
+    const sl_weights_ahead ahead = {.has_logits = !graph->options.staged && !is_last,
+                                    .has_pass = graph->will_follow && is_last};
+    for (size_t slice = 0; sl_weights_has_slice(weights, slice); slice++) {
+        sl_matrix some;
+        size_t first_out = 0;
+        sl_status status = sl_weights_hold_slice(weights, slice, ahead, graph->options.pool, &some, &first_out, err);
+        if (status != SL_OK)
+            return status;
+        const sl_graph_product product = {&some, graph->logits + first_out, n_vocab};
+        sl_graph_multiply(graph, graph->tmp, graph->wide, graph->n, &product, 1);
+    }
+    return SL_OK;
+}
+
 sl_status sl_graph_logits(sl_graph *graph, size_t first, size_t n, float *out, sl_err *err)
 {
     assert(n <= SL_GRAPH_LOGIT_ROWS && first + n <= graph->n_rows);
@@ -213,13 +266,15 @@ sl_status sl_graph_logits(sl_graph *graph, size_t first, size_t n, float *out, s
     graph->logits = out;
     graph->broke_down = false;
     sl_graph_for_rows(graph, output_norm_row);
-    const sl_graph_product logits = {graph->options.weights->output, out, graph->hp.n_vocab};
-    sl_graph_multiply(graph, graph->tmp, graph->wide, n, &logits, 1);
+    sl_status status = multiply_output(graph, err);
+    if (status != SL_OK)
+        return status;
     sl_graph_for_rows(graph, cap_logits_row);
     for (size_t i = 0; i < n; i++) {
         if (!graph->bad[i])
             continue;
         graph->broke_down = true;
+        graph->bad_row = first + i;
         return sl_err_set(err, SL_FAILED, "logits are not finite: position %" PRIu64, sl_graph_pos(graph, first + i));
     }
     return SL_OK;
@@ -228,6 +283,11 @@ sl_status sl_graph_logits(sl_graph *graph, size_t first, size_t n, float *out, s
 bool sl_graph_broke_down(const sl_graph *graph)
 {
     return graph->broke_down;
+}
+
+size_t sl_graph_bad_row(const sl_graph *graph)
+{
+    return graph->bad_row;
 }
 
 /* The path's rows of a layer, moved to the first lanes. In order: none is overwritten before it has moved. */

@@ -19,9 +19,9 @@ typedef struct sl_graph_options {
     sl_geom geom;
     size_t max_rows;
     bool staged;
-    bool trees;         /* rows may be a tree's, at most SL_TREE_MAX_ROWS */
-    sl_rope rope; /* dims 0: the model's own */
-    sl_trace *trace;    /* NULL: none */
+    bool trees;      /* rows may be a tree's, at most SL_TREE_MAX_ROWS */
+    sl_rope rope;    /* dims 0: the model's own */
+    sl_trace *trace; /* NULL: none */
     /* NULL: attention over the pass's store, which takes the rows' K and V. Else this gives a layer's attention output;
      * the graph then touches no store (kv may be NULL), and where K and V go is the caller's business: own_groups holds
      * the rows' own, the first at lane first_pos % SL_TILE; earlier lanes are undefined. */
@@ -44,9 +44,9 @@ typedef struct sl_graph_rows {
     /* [n_rows] rows before them, in the order of attn/tree.h: position = first_pos + depth. NULL: consecutive */
     const int32_t *parents;
     size_t n_rows;
-    uint64_t first_pos; /* = tokens in the store */
-    bool will_follow;   /* another pass will come: the reader may run ahead */
-    bool (*stop)(void *arg); /* asked before each layer; NULL: never. true ends with SL_CANCELLED */
+    uint64_t first_pos;               /* = tokens in the store */
+    bool will_follow;                 /* another pass will come: the reader may run ahead */
+    bool (*stop)(void *arg);          /* asked before each layer; NULL: never. true ends with SL_CANCELLED */
     bool (*stop_in_layer)(void *arg); /* likewise before each stored part */
     void *arg;
 } sl_graph_rows;
@@ -61,6 +61,8 @@ sl_status sl_graph_logits(sl_graph *graph, size_t first, size_t n, float *out, s
 /* Whether the last pass, or the last logits, failed because a row of them came to a NaN, an infinity or a value beyond
  * the stored type: other rows may be well. */
 bool sl_graph_broke_down(const sl_graph *graph);
+/* Where it did: a row of the pass that came to that. */
+size_t sl_graph_bad_row(const sl_graph *graph);
 
 /* Staged graphs: appends n rows of the last pass to every layer; the others are forgotten. path [n]: a way from row 0
  * down the tree; NULL: the first n rows. Once a pass. */

@@ -51,9 +51,11 @@ struct sl_graph {
     uint32_t layer;
     size_t n_rows, first, n; /* of the last pass; the chunk */
     bool is_tree;
+    bool will_follow;        /* another pass, to the last one's knowledge */
     sl_tree tree;
-    float *logits;           /* [n][n_vocab], being made */
-    bool broke_down;         /* as sl_graph_broke_down */
+    float *logits;   /* [n][n_vocab], being made */
+    bool broke_down; /* as sl_graph_broke_down */
+    size_t bad_row;  /* then */
 };
 
 /* Row `index` of the pass. */

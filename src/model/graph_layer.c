@@ -125,6 +125,7 @@ sl_status sl_graph_check_rows(sl_graph *graph, const char *what, sl_err *err)
         if (!graph->bad[i])
             continue;
         graph->broke_down = true;
+        graph->bad_row = graph->first + i;
         return sl_err_set(err, SL_FAILED,
                           "%s is not finite or beyond the stored type: layer %" PRIu32 ", position %" PRIu64, what,
                           graph->layer, sl_graph_pos(graph, graph->first + i));
@@ -139,9 +140,8 @@ static sl_status project_qkv(sl_graph *graph, sl_err *err)
     graph->first = graph->n = 0;
     while (sl_graph_next_chunk(graph, graph->n_rows)) {
         sl_graph_for_rows(graph, attn_norm_row);
-        const sl_graph_product products[] = {{&w->wq, q_row(graph, 0), graph->q_dim},
-                                    {&w->wk, graph->a, graph->wide},
-                                    {&w->wv, graph->b, graph->wide}};
+        const sl_graph_product products[] = {
+            {&w->wq, q_row(graph, 0), graph->q_dim}, {&w->wk, graph->a, graph->wide}, {&w->wv, graph->b, graph->wide}};
         sl_graph_multiply(graph, graph->tmp, graph->wide, graph->n, products, 3);
         sl_graph_for_rows(graph, turn_pack_row);
         sl_status status = sl_graph_check_rows(graph, "query, key or value", err);

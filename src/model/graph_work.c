@@ -1,4 +1,5 @@
 /* Work over the chunk's rows and over matrices, spread over the pool: rows and outputs are split, never a sum. */
+#include "kernel/race.h"
 #include "model/graph_impl.h"
 
 typedef struct row_work {
@@ -58,6 +59,7 @@ static void product_item(void *arg, size_t item, size_t worker)
         .out = work->products[p].out,
         .out_stride = work->products[p].out_stride,
     };
+    sl_race_product(&args);
     sl_kernels_gemm(work->graph->options.kernels, matrix->type)(&args);
 }
 

@@ -34,8 +34,18 @@ static bool read_record(sl_verify *v, const sl_pick *pick, sl_record *out)
            out->checksum == pick->checksum[pick->copy];
 }
 
+static void judge_ids(sl_verify *v, const int32_t *ids, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (!sl_id_is_known(ids[i], v->d->superblock.identity.n_vocab)) {
+            sl_verify_tell(v, record_damage(v, "token id that the vocabulary lacks, under a right checksum", -1));
+            return;
+        }
+}
+
 static void take_record(sl_verify *v, const sl_record *record)
 {
+    judge_ids(v, record->ids, record->n_tokens);
     v->state = SL_VERIFY_SEGMENT_KNOWN;
     v->n_tokens = record->n_tokens;
     v->sums = record->parts;
@@ -93,6 +103,8 @@ static void judge_later(sl_verify *v, const sl_pick *pick)
     v->sums = v->commit.parts;
     v->n_tokens = (uint32_t)n_open;
     v->result->n_tokens += is_open ? n_open : 0;
+    if (is_open)
+        judge_ids(v, v->commit.ids, v->n_tokens);
 }
 
 static void tell_end(sl_verify *v, const char *what, int copy, sl_damage_kind kind)

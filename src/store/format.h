@@ -40,6 +40,12 @@ typedef struct sl_identity {
                                             the comparison */
 } sl_identity;
 
+/* Whether a token's id is one of the vocabulary's. */
+static inline bool sl_id_is_known(int32_t id, uint32_t n_vocab)
+{
+    return id >= 0 && (uint32_t)id < n_vocab;
+}
+
 /* Names the first difference in err with both values: SL_REFUSED, "<what>: the context has A, the model B". */
 sl_status sl_identity_compare(const sl_identity *context, const sl_identity *model, sl_err *err) SL_CHECK;
 

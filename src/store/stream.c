@@ -402,11 +402,10 @@ sl_status sl_stream_grow_begin(sl_stream *stream, uint32_t layer, uint64_t n_new
     }
     if (status == SL_OK && n_new_groups > 0) {
         sl_stream_layer *grown = &stream->layers[layer];
-        uint64_t from = grown->n_groups / SL_PART_TILES, end = sl_parts_of_groups(grown->n_groups + n_new_groups);
-        if (stream->options.parts->layers[layer].n_turns > 0 && end > sl_parts_of_groups(grown->n_groups)) {
-            from = 0;
-            grown->first_pass = 0;
-        }
+        /* Of a sliding layer the walk may begin elsewhere, and parts there lose their slots. */
+        bool slides = stream->options.geom->layers[layer].span > 0;
+        uint64_t from = slides ? 0 : grown->n_groups / SL_PART_TILES;
+        grown->first_pass = slides ? 0 : grown->first_pass;
         grown->has_grown = false;
         sl_stream_rewind(stream, (sl_pos){stream->pass + 1, layer, from});
     }

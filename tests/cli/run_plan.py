@@ -26,11 +26,13 @@ results = {"failed": 0}
 KEYS = ["works", "problem", "beyond_training", "kv_type", "kv_dir", "tokens", "rows", "kv_token_bytes", "kv_layer_bytes",
         "sliding_layers", "sliding_span", "kv_bytes", "kept_bytes", "walked_bytes", "answer_bytes", "ram_bytes",
         "program_bytes", "weight_bytes", "table_bytes", "ring_bytes", "window_tokens",
-        "window_bytes", "resident_bytes", "decode_resident_bytes", "needed_bytes", "disk_bytes", "disk_free_bytes",
+        "window_bytes", "resident_bytes", "decode_resident_bytes", "needed_bytes", "whole_bytes",
+        "weights_resident_bytes", "weights_file_bytes", "weights_buffer_bytes", "weights_pass_bytes",
+        "weights_logit_bytes", "weights_row_bytes", "disk_bytes", "disk_free_bytes",
         "estimate"]
 ESTIMATE_KEYS = ["disk_read_rate", "disk_write_rate", "memory_rate", "read_bytes", "in_flight_bytes",
                  "prefill_compute_s", "prefill_read_s", "prefill_write_s", "prefill_s", "first_token_s", "rows",
-                 "pass_bytes", "pass_disk_s", "pass_memory_s", "pass_compute_s", "pass_s", "crossover_rows",
+                 "pass_bytes", "weight_bytes", "weight_bytes_prefill", "weight_pass_s", "weight_row_s", "pass_disk_s", "pass_memory_s", "pass_compute_s", "pass_s", "crossover_rows",
                  "read_bytes_prefill", "written_bytes"]
 
 
@@ -125,10 +127,21 @@ def size_cases(program, model, folder):
         if took > 30:
             problems.append(f"took {took:.1f} s")
         report(f"plan: a model of {weights / 1e9:.0f} GB, {kv}, in {took:.1f} s", problems)
-    value, problems = program.plan("-m", model, "--tokens", "1M", "--ram", "8G", "--kv-dir", folder, code=3)
+    value, problems = program.plan("-m", model, "--tokens", "100K", "--ram", "8G", "--kv-dir", folder)
     if value and not problems:
-        parts = sum(value[key] for key in ("program_bytes", "weight_bytes", "table_bytes", "ring_bytes", "window_bytes"))
-        if value["works"] or "too small" not in value["problem"] or value["needed_bytes"] < max(parts, weights):
+        parts = sum(value[key] for key in ("program_bytes", "weight_bytes", "weights_buffer_bytes", "table_bytes",
+                                           "ring_bytes", "window_bytes", "resident_bytes"))
+        read = value["weights_pass_bytes"] + value["weight_bytes"]
+        if value["weights_file_bytes"] != weights or not weights <= read <= 1.01 * weights or parts > value["ram_bytes"]:
+            problems.append(value)
+        if value["estimate"]["weight_bytes"] < value["weights_pass_bytes"] or value["whole_bytes"] < weights:
+            problems.append(value)
+    report("plan: weights that memory cannot hold are read for each pass", problems)
+    value, problems = program.plan("-m", model, "--tokens", "1M", "--ram", "1G", "--kv-dir", folder, code=3)
+    if value and not problems:
+        parts = sum(value[key] for key in ("program_bytes", "weight_bytes", "weights_buffer_bytes", "table_bytes",
+                                           "ring_bytes", "window_bytes"))
+        if value["works"] or "too small" not in value["problem"] or not parts <= value["needed_bytes"] < weights / 8:
             problems.append(value)
         wanted = value["needed_bytes"] / MIB
         if not any(f"{int(wanted) + more}M" in value["problem"] for more in (1, 2)):

@@ -102,6 +102,28 @@ static void cut_off_is_seen(void **unused)
     }
 }
 
+/* Checksums are right over whatever a writer was given: ids are looked at when a file is opened. */
+static void ids_are_of_the_vocabulary(void **unused)
+{
+    (void)unused;
+    static const int32_t bad[] = {100, -1, INT32_MAX, INT32_MIN};
+    static durable_rig b;
+    sl_err err;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        durable_rig_start(&b, durable_seed() + 17000 + i, 4097 + 100 * i);
+        b.ids[4096 * (i % 2) + 3] = bad[i];
+        durable_rig_build(&b, b.path);
+        bool has_note;
+        told t;
+        assert_int_equal(try_open(&b, false, &has_note, &err), SL_DAMAGED);
+        assert_non_null(strstr(err.text, i % 2 ? "token 4099 has id" : "token 3 has id"));
+        assert_int_equal(try_open(&b, true, &has_note, &err), SL_DAMAGED);
+        assert_int_equal(verify(&b, &t), SL_DAMAGED);
+        assert_int_equal(t.n, 1);
+        durable_rig_stop(&b);
+    }
+}
+
 /* A write that a full disk cut short ends within a sector on file systems of small blocks: what is committed counts,
  * and the file is finished all the same. Of a finished file one byte more is too many. */
 static void odd_sizes(void **unused)
@@ -263,6 +285,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(cut_off_is_seen),
+        cmocka_unit_test(ids_are_of_the_vocabulary),
         cmocka_unit_test(odd_sizes),
         cmocka_unit_test(one_copy_is_enough),
         cmocka_unit_test(foreign_end_is_refused),

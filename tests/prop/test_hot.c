@@ -86,7 +86,7 @@ static void fill_tiles(rig *r)
                     v[d] = noise();
                 }
                 assert_true(sl_kernels_kv_pack(&r->kernels, r->geom.type)(tile_at(r, layer, t / SL_TILE, h),
-                                                                         t % SL_TILE, k, v, l->head_dim));
+                                                                          t % SL_TILE, k, v, l->head_dim));
             }
     }
 }
@@ -416,6 +416,64 @@ static void what_is_cut_off_is_forgotten(void **unused)
     tear_down(&r);
 }
 
+/* Passes of a single row are looked at every fourth time, in each layer another; the first one of a text always, and of
+ * four rows and more every one. What is missing comes whether a pass is looked at or not. */
+static void single_rows_are_looked_at_in_turn(void **unused)
+{
+    (void)unused;
+    rig r = {0};
+    const ways w = {1, 2, 0, 1024, 0};
+    set_up(&r, SL_KV_TYPE_Q8_0, &w);
+    append(&r, 5000);
+    for (int text = 0; text < 2; text++) {
+        size_t looks[N_LAYERS] = {0}, both = 0, n_firsts = 0;
+        for (size_t i = 0; i < 1 + 4 * 5; i++) {
+            bool is_noted[N_LAYERS];
+            for (uint32_t layer = 0; layer < N_LAYERS; layer++) {
+                const sl_hot_rows rows = {.layer = layer, .first_pos = r.n_stored, .n_rows = 1, .group = 2};
+                size_t block = 1;
+                is_noted[layer] = sl_hot_begin(r.hot, &rows, &block) != NULL;
+                assert_int_equal(0, block);
+                looks[layer] += i > 0 && is_noted[layer];
+                n_firsts += i == 0 && is_noted[layer];
+            }
+            both += i > 0 && is_noted[0] && is_noted[1];
+        }
+        assert_int_equal(N_LAYERS, n_firsts);
+        assert_int_equal(5, looks[0]);
+        assert_int_equal(5, looks[1]);
+        assert_int_equal(0, both);
+        const sl_hot_rows four = {.n_rows = 4, .first_pos = r.n_stored, .group = 2};
+        size_t block = 0;
+        for (int i = 0; i < 3; i++)
+            assert_non_null(sl_hot_begin(r.hot, &four, &block));
+        sl_hot_settle(r.hot, 3000);
+        r.n_stored = 3000;
+    }
+    tear_down(&r);
+}
+
+static void what_is_missing_comes_with_any_pass(void **unused)
+{
+    (void)unused;
+    rig r = {0};
+    const ways w = {1, 2, 0, 1024, 0};
+    set_up(&r, SL_KV_TYPE_Q8_0, &w);
+    append(&r, 5000);
+    size_t present = 0, wanted = 0, n_missed = 0;
+    for (size_t i = 0; i < 9; i++) {
+        pass(&r, i % 3 ? 1 : ROWS);
+        sl_hot_count(r.hot, &present, &wanted);
+        assert_int_equal(present, wanted);
+        append(&r, 1);
+        sl_hot_count(r.hot, &present, &wanted);
+        n_missed += wanted - present;
+        check_set(&r);
+    }
+    assert_true(n_missed > 0);
+    tear_down(&r);
+}
+
 /* ------------------------------------------------------------------------------------------------------ attending */
 
 static void attending_to_everything_is_attention(void **unused)
@@ -462,10 +520,9 @@ static void attending_to_everything_is_attention(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(masses_are_shares_of_attention),
-        cmocka_unit_test(the_set_follows_and_changes_nothing),
-        cmocka_unit_test(what_is_cut_off_is_forgotten),
-        cmocka_unit_test(attending_to_everything_is_attention),
+        cmocka_unit_test(masses_are_shares_of_attention),    cmocka_unit_test(the_set_follows_and_changes_nothing),
+        cmocka_unit_test(single_rows_are_looked_at_in_turn), cmocka_unit_test(what_is_missing_comes_with_any_pass),
+        cmocka_unit_test(what_is_cut_off_is_forgotten),      cmocka_unit_test(attending_to_everything_is_attention),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

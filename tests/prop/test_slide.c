@@ -77,7 +77,7 @@ static void open_kv(setup *s, unsigned resident_percent)
         .max_tokens = s->max_tokens,
         .resident_bytes = sl_parts_bytes(&geom, s->max_tokens, &s->slide, 0) * resident_percent / 100,
         .slide = s->slide,
-        .n_slots = 3,
+        .n_slots = resident_percent % 50 == 0 ? 80 : 3, /* room to run far ahead into the next pass, or none */
         .durable = s->durable,
         .budget = &s->budget,
     };

@@ -198,14 +198,10 @@ static const struct {
     way way;
     sl_status (*propose)(void *self, const sl_draft_ask *ask, sl_draft_tree *tree, sl_err *err);
 } drafters[N_DRAFTERS] = {
-    {{.name = "n-gram", .ngram = true}, NULL},
-    {{.name = "right"}, prophet_foretell},
-    {{.name = "self", .self = true}, NULL},
-    {{.name = "wrong"}, prophet_mislead},
-    {{.name = "tempting"}, prophet_tempt},
-    {{.name = "model", .model = true}, NULL},
-    {{.name = "mad"}, prophet_rave},
-    {{.name = "auto", .ngram = true, .self = true, .model = true}, NULL},
+    {{.name = "n-gram", .ngram = true}, NULL}, {{.name = "right"}, prophet_foretell},
+    {{.name = "self", .self = true}, NULL},    {{.name = "wrong"}, prophet_mislead},
+    {{.name = "tempting"}, prophet_tempt},     {{.name = "model", .model = true}, NULL},
+    {{.name = "mad"}, prophet_rave},           {{.name = "auto", .ngram = true, .self = true, .model = true}, NULL},
 };
 
 /* Way k of all: drafters x numbers of drafts x chain or tree. */
@@ -407,7 +403,8 @@ static sl_status foretell_poison(void *self, const sl_draft_ask *ask, sl_draft_t
     return status;
 }
 
-/* Plain decoding never computes a wrong draft's row: what the model makes of it must not end the text. */
+/* Plain decoding never computes a wrong draft's row: what the model makes of it must not end the text. Nor is it
+ * computed again and again: once it is known, the drafts beside it are kept. */
 static void a_draft_that_the_model_breaks_down_over_is_no_error(void **unused)
 {
     (void)unused;
@@ -441,6 +438,8 @@ static void a_draft_that_the_model_breaks_down_over_is_no_error(void **unused)
         const way w = {.name = "poisoned", .drafts = 1 + 3 * i, .drafter = &drafter, .tree = i % 2 > 0};
         run_case(&run, &c, &w, &got);
         expect_same(&plain, &got, &w);
+        if (w.drafts > 1 && got.result.n_accepted == 0)
+            fail_msg("case %zu: no draft was kept beside the poisoned ones", i);
     }
     tiny_run_close(&run);
 }

@@ -358,6 +358,34 @@ static void turns_are_the_template_fed_at_once(void **unused)
     sl_engine_close(engine);
 }
 
+static void expect_refused(const char *template, const char *system, const char *text)
+{
+    tiny_model model = tiny_model_of_seed(3);
+    model.chat_template = template;
+    sl_engine *engine = open_engine(model);
+    sl_tokens ids = {0};
+    sl_err err = {SL_OK, ""};
+    const sl_prompt prompt = {.question = "x", .question_size = 1, .chat = true, .system = system,
+                              .system_size = system ? strlen(system) : 0};
+    sl_status status = sl_engine_prompt(engine, &prompt, &ids, &err);
+    if (status != (text ? SL_REFUSED : SL_OK) || (text && !strstr(err.text, text)))
+        fail_msg("status %d, expected '%s': %s", (int)status, text ? text : "nothing", err.text);
+    sl_tokens_free(engine, &ids);
+    sl_engine_close(engine);
+}
+
+/* SmolLM3's template switches thinking on and off by words in the system message, and its first one has a date. */
+static void switches_and_dates_are_refused(void **unused)
+{
+    (void)unused;
+    static const char thinks[] = "{{ '<|im_start|>system\n' + 'Reasoning Mode: /think' }}";
+    static const char dated[] = "{{ strftime_now('%d') + '<|im_start|>system\n' + 'Reasoning Mode: /think' }}";
+    expect_refused(thinks, "Be terse.", NULL);
+    expect_refused(thinks, "Be terse. /no_think", "the system message holds '/no_think', which the chat template");
+    expect_refused(thinks, "Be terse. /think", "the system message holds '/think', which the chat template (smollm3)");
+    expect_refused(dated, "Be terse.", "--chat-template NAME picks another, smollm3 is the nearest");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -368,6 +396,7 @@ int main(void)
         cmocka_unit_test(a_system_message_begins_a_conversation),
         cmocka_unit_test(questions_are_found_where_they_can_be_taken_back),
         cmocka_unit_test(turns_are_the_template_fed_at_once),
+        cmocka_unit_test(switches_and_dates_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
