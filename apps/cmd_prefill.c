@@ -32,7 +32,7 @@ static size_t fill_options(prefill_options *o, sl_arg *out)
 {
     const sl_arg first[FIRST_OPTIONS] = {
         {.name = "file", .letter = 'f', .kind = SL_ARG_KIND_LIST, .out = &o->files, .metavar = "DOC.txt",
-         .help = "a text, a folder of texts, a pattern ('*.txt') or - for standard input; may be repeated"},
+         .help = "a text, a folder of texts, a pattern ('*.txt') or - for standard input; up to 256 times"},
         {.name = "file-header", .kind = SL_ARG_KIND_FLAG, .out = &o->file_header,
          .help = "before each text a line with its path, between two empty ones"},
         {.name = "output", .letter = 'o', .kind = SL_ARG_KIND_STRING, .out = &o->output, .required = true,

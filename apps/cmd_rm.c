@@ -81,8 +81,8 @@ static sl_status remove_one(const char *path, bool wants_wipe, sl_err *err)
     return status;
 }
 
-/* The unfinished replacement of a context, which 'prefill --replace' leaves beside it, has its text, too: wiped with it.
- * Before the context, so that an error leaves both to be asked for again. */
+/* The unfinished replacement of a context, which 'prefill --replace' leaves beside it, has its text, too: wiped with
+ * it. Before the context, so that an error leaves both to be asked for again. */
 static sl_status wipe_replacement(const char *path, sl_err *err)
 {
     char *beside = prefill_beside(path);
@@ -109,8 +109,8 @@ int cmd_rm(int argc, char **argv, sl_err *err)
     bool wants_wipe = false;
     const sl_arg options[] = {
         {.name = "wipe", .kind = SL_ARG_KIND_FLAG, .out = &wants_wipe, .group = "Options",
-         .help = "write zeros over the file first, and over BOOK.kv.new, an unfinished replacement, which goes too; a disk "
-                 "that moves blocks may keep old ones"},
+         .help = "write zeros over the file first, and over BOOK.kv.new, an unfinished replacement, which goes too; a "
+                 "disk that moves blocks may keep old ones"},
     };
     const sl_args_table table = {
         .usage = "sluice rm [--wipe] BOOK.kv [BOOK.kv...]",

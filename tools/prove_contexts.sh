@@ -31,6 +31,9 @@ step repair SLUICE_TEST_KILLS=200 python3 tests/cli/run_repair.py "$build" kills
 step flips SLUICE_TEST_FLIPS=1000 python3 tests/cli/run_repair.py "$build" flips
 step restored SLUICE_TEST_TEXTS=50 python3 tests/cli/run_restored.py "$build"
 step secrets python3 tests/cli/run_secrets.py "$build"
+case " $chosen " in
+*" large "*) [ -x "$build/tests/prop/test_large_files" ] || cmake --build "$build" --target test_large_files ;;
+esac
 step large "$build/tests/prop/test_large_files"
 echo "$failed steps failed"
 [ "$failed" -eq 0 ]

@@ -283,8 +283,8 @@ static sl_status miss_record(const sl_durable *d, uint8_t *buf, uint64_t segment
     return name_error(d, status, &found, err);
 }
 
-/* Segments that there is anything of, before memory is taken for them: a file may be sparse, and longer than any memory.
- * Of the *n that its length has room for. buf [commit_bytes]. */
+/* Segments that there is anything of, before memory is taken for them: a file may be sparse, and longer than any
+ * memory. Of the *n that its length has room for. buf [commit_bytes]. */
 static sl_status bound_segments(sl_durable *d, const sl_commit *commit, uint64_t size, uint8_t *buf, uint64_t *n,
                                 sl_err *err)
 {

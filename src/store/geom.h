@@ -41,8 +41,8 @@ typedef struct sl_slide {
 
 enum { SL_POINT_TOKENS = 8 * SL_SEGMENT_TOKENS };
 
-/* Refuses: no layers, head_dim not a multiple of 16 or over SL_MAX_HEAD_DIM, a span over 32 bits, Q8_0 with head_dim not a multiple of
- * 32 (hint: f16), sizes that overflow. */
+/* Refuses: no layers, head_dim not a multiple of 16 or over SL_MAX_HEAD_DIM, a span over 32 bits, Q8_0 with head_dim
+ * not a multiple of 32 (hint: f16), sizes that overflow. */
 sl_status sl_geom_check(const sl_geom *geom, sl_err *err) SL_CHECK;
 size_t sl_geom_group_bytes(const sl_geom *geom, uint32_t layer); /* one tile group */
 size_t sl_geom_part_bytes(const sl_geom *geom, uint32_t layer);  /* 16 tile groups: a multiple of 4096 */

@@ -6,6 +6,7 @@ nobody could be shown.
 
 Prints PASS or FAIL for each case; exit code 1 if one failed.
 """
+import json
 import os
 import shutil
 import stat
@@ -17,7 +18,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 import context_ground  # noqa: E402
-from context_ground import Ground, digest, report  # noqa: E402
+from context_ground import Ground, digest, kill_once, report  # noqa: E402
 
 
 def sparse(ground, book):
@@ -38,6 +39,27 @@ def sparse(ground, book):
                 problems.append(f"{size} bytes, {argv[0]}: {done.returncode}, {done.stderr.decode()[-200:]}")
         long.unlink()
     report("a finished file made long", problems)
+
+
+def tail(ground):
+    """What an unfinished file has behind its last commit means nothing."""
+    problems, part, state = [], ground.folder / "part.kv", {"tokens": 0, "finished": True}
+    for i in range(1, 200):
+        part.unlink(missing_ok=True)
+        kill_once(ground.prefill(part, ground.doc, ground.more, commit=64), 0.01 * i)
+        state = json.loads(ground.run(ground.argv("inspect", part, "--json")).stdout) if part.exists() else state
+        if state["tokens"] > 0:
+            break
+    if state["tokens"] == 0 or state["finished"]:
+        print("SKIP no unfinished file was caught", flush=True)
+        return
+    os.truncate(part, 20 << 30)
+    now = json.loads(ground.run(ground.argv("inspect", part, "--json")).stdout)
+    asked = ground.run(ground.argv("run", "-m", ground.model, "-c", part, "-p", "x", "-n", 1, "--ram", "64M"), code=None)
+    if now["tokens"] != state["tokens"] or asked.returncode != 0:
+        problems.append(f"{state['tokens']} tokens, now {now['tokens']}: {asked.stderr.decode()[-200:]}")
+    part.unlink()
+    report("an unfinished file made long", problems)
 
 
 def rights(ground, book):
@@ -91,6 +113,7 @@ def main():
         book = ground.folder / "book.kv"
         ground.run(ground.prefill(book, ground.doc))
         sparse(ground, book)
+        tail(ground)
         rights(ground, book)
         wiped(ground, book)
         unshown(ground, book)
