@@ -20,7 +20,7 @@ static void shares_of_run(const sl_harvest *harvest, size_t head, const float *t
 {
     const float *total_m = total + harvest->first_lane, *total_l = total_m + SL_LANES;
     const size_t n_lanes = harvest->n_lanes, stride = harvest->max_lanes;
-    float weights[RUN_TILES * SL_LANES], scale[SL_LANES];
+    float weights[RUN_TILES * SL_LANES] = {0}, scale[SL_LANES];
     const float *m = harvest->m + (head * harvest->max_tiles + first) * stride;
     const float *l = harvest->l + (head * harvest->max_tiles + first) * stride;
     for (size_t i = 0; i < n_lanes; i++)
