@@ -269,7 +269,7 @@ sl_status prefill_file_open(prefill_file *f, const prefill_request *q, sl_err *e
     if (access(q->output, F_OK) == 0)
         return open_present(f, q, err);
     if (lstat(q->output, &link) == 0 && S_ISLNK(link.st_mode))
-        return sl_text_error(err, SL_REFUSED, "%s: a symbolic link that leads to no file that can be looked at", q->output);
+        return sl_text_error(err, SL_REFUSED, "%s: a link that leads to no file that can be looked at", q->output);
     sl_status status = check_room(f, q, 0, err);
     return status == SL_OK ? create(f, q, err) : status;
 }
