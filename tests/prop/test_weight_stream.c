@@ -473,6 +473,31 @@ static void it_reads_without_direct_io_and_without_a_queue(void **unused)
     }
 }
 
+/* A panel as large as the buffer that weights are read through, and lying across sectors: brought back all the same. */
+static void long_rows_come_back(void **unused)
+{
+    (void)unused;
+    static trace want, got;
+    n_text = 8;
+    rig r;
+    tiny_model model = tiny_model_of_seed(77);
+    sl_err err = {SL_OK, ""};
+    model.hidden = 32;
+    model.ffn = 16416;
+    model.n_heads = 1;
+    model.n_kv_heads = 1;
+    open_rig(&r, &model, UINT64_MAX);
+    assert_int_equal(SL_OK, score(&r, 2, 64, &want, &err));
+    for (uint64_t room = 0; room < 2; room++) {
+        set_room(&r, 0);
+        set_room(&r, room == 0 ? UINT64_MAX : r.all.memory_bytes / 2);
+        assert_int_equal(SL_OK, score(&r, 2, 64, &got, &err));
+        expect_same(&want, &got, "long rows");
+    }
+    close_rig(&r);
+    n_text = N_TEXT;
+}
+
 static void memory_fails_at_every_place(void **unused)
 {
     (void)unused;
@@ -493,6 +518,11 @@ static void memory_fails_at_every_place(void **unused)
             break;
         }
         assert_int_equal(SL_FAILED, status);
+        const int64_t left = r.run.budget.fail_in;
+        r.run.budget.fail_in = 0;
+        assert_int_equal(SL_FAILED, score(&r, 1, 64, &got, &err)); /* no pass over what is half there */
+        assert_non_null(strstr(err.text, "could not be changed"));
+        r.run.budget.fail_in = left;
         status = sl_weights_set_room(r.run.weights, UINT64_MAX, &r.share, &err); /* and on the way back */
         assert_true(status == SL_OK || status == SL_FAILED);
         r.run.budget.fail_in = 0;
@@ -513,6 +543,7 @@ int main(void)
         cmocka_unit_test(a_changed_file_is_named),
         cmocka_unit_test(every_read_that_fails_is_named),
         cmocka_unit_test(it_reads_without_direct_io_and_without_a_queue),
+        cmocka_unit_test(long_rows_come_back),
         cmocka_unit_test(memory_fails_at_every_place),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
