@@ -3,20 +3,21 @@
  * first, recent and random ones.
  *
  *   bench_drafts MODEL TEXT [context=7168] [hot=2048] [tokens=512] [depth=16] [start=0] [real=0] [repeats=15]
- *                [policies=4] [kv=q8_0]
+ *                [policies=4] [kv=q8_0] [linear=1] [yarn=1]
  *
  * The context is `context` tokens of the text from token `start` on. The tokens after it are those that the model draws
  * at temperature 0 (real=1: the text's own go on), and every row's next token is the model's likeliest. They are passed
  * in bursts of `depth` rows, all accepted; before each, the drafter is led along the same rows, and its likeliest
  * next token is compared: depth d is its d-th row since it saw a pass. Two passes before the first burst fill the hot
- * set. policies=N: only the first N of the four.
+ * set. policies=N: only the first N of the four. linear=N, yarn=N: positions are stretched N times, so. How well the
+ * model follows the text is told, too: the mean log-probability of each row's next token.
  *
  * Then what harvesting costs: passes of one row, and of `depth` rows, with and without a hot set, in turn, each of
  * other tokens; `repeats` of each, processor time (not for a loaded machine's wall clock), the plan made anew included.
  * Told are the medians, and the median of the pairs' ratios, which what else the machine does disturbs least.
  *
- * CSV on stdout: policy,context,hot,depth,n,agree,share,mean_p,run,draft_s,pass_s; depth 0 is all depths; run is the
- * mean number of rows, of depth - 1, that agree before the first that does not. */
+ * CSV on stdout: policy,context,hot,depth,n,agree,share,mean_p,run,draft_s,pass_s,logprob; depth 0 is all depths; run
+ * is the mean number of rows, of depth - 1, that agree before the first that does not. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,13 +25,14 @@
 
 #include "api/engine.h"
 #include "decode/sampler.h"
+#include "api/store.h"
 #include "decode/self_drafter.h"
 #include "platform/os.h"
 
 enum { MAX_DEPTH = 64, WINDOW_ROWS = 1024, N_POLICIES = 4 };
 
 typedef struct settings {
-    size_t context, hot, tokens, depth, start, real, repeats, policies;
+    size_t context, hot, tokens, depth, start, real, repeats, policies, linear, yarn;
     sl_kv_type type;
 } settings;
 
@@ -39,6 +41,7 @@ typedef struct world {
     sl_engine *engine;
     sl_kv_layer *layers;
     sl_geom geom;
+    sl_rope rope;
     sl_kv *kv;
     int32_t *ids;  /* [context + tokens + 1] */
     float *logits; /* [SL_GRAPH_LOGIT_ROWS][n_vocab] */
@@ -66,7 +69,8 @@ static sl_graph *make_graph(const world *w, size_t rows, bool staged, sl_hot *ho
                                       .geom = w->geom,
                                       .max_rows = rows,
                                       .staged = staged,
-                                      .hot = hot};
+                                      .hot = hot,
+                                      .rope = w->rope};
     sl_graph *graph = NULL;
     must(sl_graph_create(&options, &graph, &error));
     return graph;
@@ -115,6 +119,12 @@ static void open_world(world *w, const char *model, const char *path)
     sl_ids_deinit(&list, &w->engine->budget);
     for (uint32_t i = 0; i < w->engine->hp.n_layers; i++)
         w->layers[i] = sl_hparams_kv_layer(&w->engine->hp, i);
+    sl_context_options context = {.rope_scale = 0.0};
+    if (w->s.linear > 1 || w->s.yarn > 1) {
+        context.rope.scaling = w->s.yarn > 1 ? SL_ROPE_SCALING_YARN : SL_ROPE_SCALING_LINEAR;
+        context.rope_scale = (double)(w->s.yarn > 1 ? w->s.yarn : w->s.linear);
+    }
+    w->rope = sl_engine_rope(w->engine, &context);
     w->geom = (sl_geom){w->s.type, w->engine->hp.n_layers, w->layers};
     const sl_kv_options kv = {.geom = w->geom,
                               .dir = "/var/tmp",
@@ -169,10 +179,11 @@ static void note(void *arg, size_t i, const float *logits)
 
 typedef struct tally {
     size_t n[MAX_DEPTH], agree[MAX_DEPTH], bursts, run;
-    double p[MAX_DEPTH], draft_s, pass_s;
+    double p[MAX_DEPTH], draft_s, pass_s, logprob;
 } tally;
 
-static void compare(world *w, sl_graph *graph, size_t n, tally *t)
+/* The rows of ids[at..at + n). */
+static void compare(world *w, sl_graph *graph, size_t at, size_t n, tally *t)
 {
     bool runs = true;
     for (size_t i = 0; i < n; i++) {
@@ -180,7 +191,10 @@ static void compare(world *w, sl_graph *graph, size_t n, tally *t)
         if (in_batch == 0)
             must(sl_graph_logits(graph, i, n - i < SL_GRAPH_LOGIT_ROWS ? n - i : SL_GRAPH_LOGIT_ROWS, w->logits,
                                  &error));
-        const int32_t id = (int32_t)w->engine->kernels.argmax(w->logits + in_batch * n_vocab, n_vocab);
+        const float *logits = w->logits + in_batch * n_vocab;
+        const int32_t id = (int32_t)w->engine->kernels.argmax(logits, n_vocab);
+        const sl_logprobs logprobs = sl_logprobs_of(&w->engine->kernels, logits, n_vocab);
+        t->logprob += (double)sl_logprobs_get(&logprobs, w->ids[at + i + 1]);
         const bool agrees = id == w->guesses[i];
         t->n[i]++;
         t->agree[i] += agrees;
@@ -201,7 +215,8 @@ static sl_self *make_self(const world *w, sl_hot_policy policy)
                                      .max_tokens = w->s.context + w->s.tokens,
                                      .hot_tokens = w->s.hot,
                                      .max_depth = w->s.depth,
-                                     .policy = policy};
+                                     .policy = policy,
+                                     .rope = w->rope};
     sl_self *self = NULL;
     must(sl_self_create(&options, &self, &error));
     sl_self_bind(self, w->kv);
@@ -225,7 +240,7 @@ static void measure(world *w, sl_hot_policy policy, tally *t)
         pass(w, graph, at, w->s.depth);
         t->draft_s += middle_s - start_s;
         t->pass_s += sl_os_seconds() - middle_s;
-        compare(w, graph, w->s.depth, t);
+        compare(w, graph, at, w->s.depth, t);
         must(sl_graph_accept(graph, w->kv, NULL, w->s.depth, &error));
     }
     sl_graph_destroy(graph);
@@ -291,10 +306,11 @@ static void print(const world *w, const char *policy, const tally *t)
         agree += t->agree[i];
         p += t->p[i];
     }
-    printf("%s,%zu,%zu,0,%zu,%zu,%.4f,%.4f,%.2f,%.2f,%.2f\n", policy, w->s.context, w->s.hot, n, agree,
-           (double)agree / (double)n, p / (double)n, (double)t->run / (double)t->bursts, t->draft_s, t->pass_s);
+    printf("%s,%zu,%zu,0,%zu,%zu,%.4f,%.4f,%.2f,%.2f,%.2f,%.3f\n", policy, w->s.context, w->s.hot, n, agree,
+           (double)agree / (double)n, p / (double)n, (double)t->run / (double)t->bursts, t->draft_s, t->pass_s,
+           t->logprob / (double)n);
     for (size_t i = 0; i < w->s.depth; i++)
-        printf("%s,%zu,%zu,%zu,%zu,%zu,%.4f,%.4f,,,\n", policy, w->s.context, w->s.hot, i + 1, t->n[i], t->agree[i],
+        printf("%s,%zu,%zu,%zu,%zu,%zu,%.4f,%.4f,,,,\n", policy, w->s.context, w->s.hot, i + 1, t->n[i], t->agree[i],
                (double)t->agree[i] / (double)t->n[i], t->p[i] / (double)t->n[i]);
     fflush(stdout);
 }
@@ -306,7 +322,8 @@ static void read_settings(settings *s, int n, char **args)
         size_t *value;
     } known[] = {{"context=", &s->context}, {"hot=", &s->hot},          {"tokens=", &s->tokens},
                  {"depth=", &s->depth},     {"start=", &s->start},      {"real=", &s->real},
-                 {"repeats=", &s->repeats}, {"policies=", &s->policies}};
+                 {"repeats=", &s->repeats}, {"policies=", &s->policies},
+                 {"linear=", &s->linear},   {"yarn=", &s->yarn}};
     for (int i = 0; i < n; i++) {
         bool found = strcmp(args[i], "kv=f16") == 0 || strcmp(args[i], "kv=q8_0") == 0;
         if (strcmp(args[i], "kv=f16") == 0)
@@ -325,7 +342,7 @@ static void read_settings(settings *s, int n, char **args)
 
 int main(int argc, char **argv)
 {
-    static world w = {.s = {7168, 2048, 512, 16, 0, 0, 15, N_POLICIES, SL_KV_TYPE_Q8_0}};
+    static world w = {.s = {7168, 2048, 512, 16, 0, 0, 15, N_POLICIES, 1, 1, SL_KV_TYPE_Q8_0}};
     if (argc < 3) {
         fprintf(stderr, "usage: bench_drafts MODEL TEXT [setting=value ...]\n");
         return 2;
@@ -337,7 +354,7 @@ int main(int argc, char **argv)
     }
     open_world(&w, argv[1], argv[2]);
     prepare(&w);
-    printf("policy,context,hot,depth,n,agree,share,mean_p,run,draft_s,pass_s\n");
+    printf("policy,context,hot,depth,n,agree,share,mean_p,run,draft_s,pass_s,logprob\n");
     static const char *const names[] = {"harvested", "recent", "first and recent", "random"};
     for (int policy = 0; policy < N_POLICIES && (size_t)policy < w.s.policies; policy++) {
         tally t = {0};

@@ -137,13 +137,23 @@ void sl_model_drafter_destroy(sl_model_drafter *d)
 
 /* -------------------------------------------------------------------------------------------------- the cache */
 
-/* After a pass that was given up: the cache is empty, as at the beginning. */
-static void start_anew(sl_model_drafter *d)
+/* After a pass that was given up: text[base..n) stays in the cache. */
+static void cut_back(sl_model_drafter *d, size_t n)
 {
     const sl_status ended = sl_kv_pass_end(d->kv, NULL);
     (void)ended; /* SL_USAGE where none was under way */
-    d->is_lost = sl_kv_truncate(d->kv, 0, NULL) != SL_OK;
-    d->n_known = d->base;
+    d->is_lost = sl_kv_truncate(d->kv, n - d->base, NULL) != SL_OK;
+    d->n_known = n;
+}
+
+/* The model broke down: over a guess, which is cut off; or over a pass of the text's n tokens, behind which the cache
+ * starts again, since the same pass would come to the same each time. */
+static void break_off(sl_model_drafter *d, size_t n)
+{
+    const size_t end = n > d->n_known + ROWS ? d->n_known + ROWS : n;
+    cut_back(d, d->n_known < n ? d->base : d->n_known);
+    if (d->n_known < n)
+        d->base = d->n_known = end;
 }
 
 /* What has grown is read when it is asked for. */
@@ -278,6 +288,10 @@ static sl_status draft_chain(sl_model_drafter *d, const sl_draft_ask *ask, size_
     d->n_drafts = 0;
     for (size_t n = ask->n, depth = 0; status == SL_OK && depth < ask->max_depth && depth < most; depth++) {
         status = read_text(d, n, err);
+        if (status != SL_OK && sl_graph_broke_down(d->graph)) { /* what was drafted before it stays */
+            break_off(d, ask->n);
+            return SL_OK;
+        }
         if (status != SL_OK)
             return status;
         parent = draft_one(d, ask, n, parent);
@@ -304,7 +318,7 @@ static sl_status propose(void *self, const sl_draft_ask *ask, sl_draft_tree *tre
     if (status == SL_OK)
         give(d, most, tree);
     else
-        start_anew(d);
+        cut_back(d, d->base);
     return status;
 }
 

@@ -4,6 +4,8 @@
  * with the last half. What a burst accepted is read in one pass, what it rejected is cut off. Each draft is the
  * sampler's own draw (the likeliest without one) from this model's logits, at the very position and with the very
  * random number that the burst will use; p is its softmax. A tree takes the next best tokens beside each, as leaves.
+ * Where this model breaks down (a NaN, an infinity, a value beyond its cache's type) the draft ends there; text that it
+ * breaks down over is left behind, as where the window is full. All other errors are the burst's.
  *
  * Owns: cache, layer graph, a copy of the text. Thread rule: one thread at a time. */
 #ifndef SL_MODEL_DRAFTER_H

@@ -1,5 +1,6 @@
 /* The model drafter: the model itself as its own drafter is always right; any other, with any window, over rewinds and
- * stops, changes nothing; what it takes is what it says. */
+ * stops, changes nothing, and one that breaks down neither; what it takes is what it says. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -17,12 +18,20 @@ typedef struct rig {
     tiny_run run, other; /* the model, and another one of its vocabulary */
     sl_pool *pool, *other_pool;
     int32_t prompt[PROMPT];
-    size_t stop_in; /* questions until the drafter is stopped; 0: never */
+    size_t stop_in;  /* questions until the drafter is stopped; 0: never */
+    size_t break_in; /* questions until the other model's numbers are none; 0: never */
 } rig;
+
+static float *some_norm(const rig *r)
+{
+    return &r->other.weights->layers[0].ffn_norm[0];
+}
 
 static bool is_stopped(void *arg)
 {
     rig *r = arg;
+    if (r->break_in > 0 && --r->break_in == 0)
+        *some_norm(r) = NAN;
     return r->stop_in > 0 && --r->stop_in == 0;
 }
 
@@ -189,6 +198,94 @@ static void a_stop_leaves_no_trace(void **unused)
     close_rig(&r);
 }
 
+/* Wherever it breaks down, the draft ends there, and afterwards it gives what a fresh one gives. */
+static void a_breakdown_ends_the_draft(void **unused)
+{
+    (void)unused;
+    rig r;
+    open_rig(&r);
+    static sl_draft_node nodes[2][40];
+    const float good = *some_norm(&r);
+    const sl_draft_ask ask = {.history = r.prompt, .n = 120, .max_nodes = 9, .max_depth = 9};
+    size_t n_in_text = 0, n_in_guesses = 0;
+    for (size_t at = 1; at < 12; at++) {
+        sl_model_drafter *fresh = make(&r, false, 0), *broken = make(&r, false, 0);
+        sl_draft_tree want = {0, 40, nodes[0]}, got = {0, 40, nodes[1]};
+        const sl_drafter a = sl_model_drafter_drafter(fresh), b = sl_model_drafter_drafter(broken);
+        assert_int_equal(SL_OK, a.propose(a.self, &ask, &want, NULL));
+        const size_t n_all = want.n;
+        assert_true(n_all > 5);
+        r.break_in = at;
+        assert_int_equal(SL_OK, b.propose(b.self, &ask, &got, NULL));
+        assert_int_equal(0, r.break_in);
+        *some_norm(&r) = good;
+        assert_true(got.n < want.n);
+        n_in_text += got.n == 0;
+        n_in_guesses += got.n > 0;
+        want.n = got.n;
+        expect_same_proposal(&want, &got);
+        want.n = n_all;
+        got.n = 0;
+        assert_int_equal(SL_OK, b.propose(b.self, &ask, &got, NULL));
+        expect_same_proposal(&want, &got);
+        sl_model_drafter_destroy(fresh);
+        sl_model_drafter_destroy(broken);
+    }
+    assert_true(n_in_text > 0 && n_in_guesses > 0);
+    close_rig(&r);
+}
+
+/* Text that it broke down over is left behind: what follows is read as if it were the first. */
+static void text_of_a_breakdown_is_left_behind(void **unused)
+{
+    (void)unused;
+    rig r;
+    open_rig(&r);
+    static sl_draft_node nodes[2][40];
+    sl_model_drafter *fresh = make(&r, false, 0), *broken = make(&r, false, 0);
+    sl_draft_tree want = {0, 40, nodes[0]}, got = {0, 40, nodes[1]};
+    const sl_drafter a = sl_model_drafter_drafter(fresh), b = sl_model_drafter_drafter(broken);
+    sl_draft_ask ask = {.history = r.prompt, .n = 120, .max_nodes = 9, .max_depth = 9};
+    r.break_in = 1;
+    const float good = *some_norm(&r);
+    assert_int_equal(SL_OK, b.propose(b.self, &ask, &got, NULL));
+    assert_int_equal(0, got.n);
+    *some_norm(&r) = good;
+    ask.n = 131;
+    assert_int_equal(11, b.unread(b.self, ask.n));
+    assert_int_equal(SL_OK, b.propose(b.self, &ask, &got, NULL));
+    ask.history += 120;
+    ask.n = 11;
+    assert_int_equal(SL_OK, a.propose(a.self, &ask, &want, NULL));
+    expect_same_proposal(&want, &got);
+    sl_model_drafter_destroy(fresh);
+    sl_model_drafter_destroy(broken);
+    close_rig(&r);
+}
+
+/* A model that is no good at all drafts nothing, and the text is told all the same. */
+static void a_broken_model_changes_nothing(void **unused)
+{
+    (void)unused;
+    static int32_t want[MOST], got[MOST];
+    for (int way = 0; way < 2; way++) {
+        size_t n_want = 0, n_got = 0;
+        rig r;
+        open_rig(&r);
+        (void)tell(&r, NULL, 0.0f, want, &n_want);
+        *(way == 0 ? some_norm(&r) : &r.other.weights->output_norm[3]) = way == 0 ? INFINITY : NAN;
+        sl_model_drafter *drafter = make(&r, false, 0);
+        const sl_drafter d = sl_model_drafter_drafter(drafter);
+        const sl_generate_result result = tell(&r, &d, 0.0f, got, &n_got);
+        assert_int_equal(n_want, n_got);
+        assert_memory_equal(want, got, n_got * sizeof *got);
+        assert_int_equal(0, result.n_drafted);
+        assert_true(result.draft.n_asked[0] > 0);
+        sl_model_drafter_destroy(drafter);
+        close_rig(&r);
+    }
+}
+
 /* Siblings differ, parents come first, and the tree holds the likeliest of all paths. */
 static void a_tree_has_the_likeliest(void **unused)
 {
@@ -240,6 +337,9 @@ int main(void)
         cmocka_unit_test(the_model_itself_is_always_right),
         cmocka_unit_test(another_changes_nothing),
         cmocka_unit_test(a_stop_leaves_no_trace),
+        cmocka_unit_test(a_breakdown_ends_the_draft),
+        cmocka_unit_test(text_of_a_breakdown_is_left_behind),
+        cmocka_unit_test(a_broken_model_changes_nothing),
         cmocka_unit_test(a_tree_has_the_likeliest),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
