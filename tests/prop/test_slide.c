@@ -187,8 +187,8 @@ static void a_walk_gives_back_what_rows_see(void **unused)
     }
 }
 
-/* Pass after pass of rows that come between them: what is read ahead into the next one, and where its walk begins, is of
- * before they came. */
+/* Pass after pass of rows that come between them: what is read ahead into the next one, and where its walk begins, is
+ * of before they came. */
 static void an_answer_slides_on(void **unused)
 {
     (void)unused;
@@ -220,7 +220,7 @@ static void a_cut_finds_what_is_kept(void **unused)
         setup s;
         start(&s, MOST, &slide, 11 + percent);
         open_kv(&s, percent);
-        /* The farthest cut, from a part's first tile to where rows see the last token of the part before the one before. */
+        /* The farthest cut, from a part's first tile to where rows see the last token two parts before. */
         pass(&s, 2 * SL_PART_TOKENS + SL_TILE, true);
         assert_int_equal(s.model.tokens[0] - BACK, sl_kv_find_point(s.kv, s.model.tokens[0] - BACK));
         truncate_to(&s, s.model.tokens[0] - BACK);
