@@ -150,7 +150,9 @@ static sl_status open_there(const prefill_request *q, const char *path, sl_store
 static sl_status create(prefill_file *f, const prefill_request *q, sl_err *err)
 {
     sl_plan plan;
-    sl_status status = sl_engine_plan(q->engine, q->options, 1, &plan, NULL, err);
+    sl_context_options options = *q->options;
+    options.keep = true;
+    sl_status status = sl_engine_plan(q->engine, &options, 1, &plan, NULL, err);
     if (status == SL_OK)
         status = sl_store_create(q->engine, f->path, q->options, &f->store, err);
     f->is_new = status == SL_OK;

@@ -13,9 +13,7 @@ static void on_signal(int number) { is_stopped = number; }
 static bool stop(void *arg) { (void)arg; return is_stopped != 0; }
 static void progress(void *arg, size_t done, size_t n) { (void)arg; fprintf(stderr, "\r%zu of %zu tokens", done, n); }
 static bool print(void *arg, int32_t id, const char *text, size_t size)
-{
-    return (void)arg, (void)id, fwrite(text, 1, size, stdout) == size && fflush(stdout) == 0 && !is_stopped;
-}
+{ (void)arg; (void)id; return fwrite(text, 1, size, stdout) == size && fflush(stdout) == 0 && !is_stopped; }
 static void check(sl_status status, const char *what)
 {
     if (status != SL_OK && fprintf(stderr, "ask: %s\n", what) > 0)

@@ -185,7 +185,8 @@ typedef struct sl_context_options {
     sl_rope_options rope;   /* zeros: the model's own rule of positions */
     bool force_context;     /* allow positions beyond the trained context */
     /* A context file whose tokens the context starts with; prompt_tokens then come on top. Borrowed: closed after the
-     * context. NULL: none. keep: for sl_context_keep; else the file stays as it is. */
+     * context. NULL: none. keep: for sl_context_keep; else the file stays as it is;
+     * for sl_engine_plan also without a store: of a file that is yet to be made. */
     sl_store *store;
     size_t store_tokens; /* of the file's, only the first so many; 0: all. Not with keep */
     bool keep;

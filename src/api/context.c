@@ -69,6 +69,8 @@ sl_status sl_context_create(sl_engine *engine, const sl_context_options *options
     *out = NULL;
     sl_context *context = NULL;
     sl_status status = expect_engine(engine, false, err);
+    if (status == SL_OK && options->keep && !options->store)
+        status = sl_err_set(err, SL_USAGE, "a context is kept in a file, and there is none");
     if (status == SL_OK)
         status = sl_mem_new(&engine->budget, 1, sizeof *context, "context", &context, err);
     if (status != SL_OK)

@@ -11,6 +11,7 @@
 #include "api/store.h"
 #include "decode/stops.h"
 #include "model/weight_stream.h"
+#include "store/durable.h"
 #include "store/parts.h"
 
 enum {
@@ -126,7 +127,9 @@ static uint64_t context_tables(const sl_context_options *options, const sl_sessi
     /* never at once */
     uint64_t save = options->talk ? sl_store_save_bytes(&session->kv.geom, session->max_tokens) : 0;
     uint64_t message = options->talk ? message_bytes(options->prompt_tokens) : 0;
-    return sl_kv_table_bytes(&session->kv.geom, session->max_tokens) +
+    /* of a context file that is made after the plan; one that is there counts as used */
+    uint64_t file = options->keep && !options->store ? sl_durable_bytes(&session->kv.geom, session->max_tokens) : 0;
+    return file + sl_kv_table_bytes(&session->kv.geom, session->max_tokens) +
            sl_sampler_bytes(session->weights->hp.n_vocab) + sl_stops_bytes() + SLACK_BYTES +
            options->score_best * (sizeof(int32_t) + sizeof(float)) + max_u64(save, message);
 }

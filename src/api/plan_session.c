@@ -23,8 +23,6 @@ static sl_status check_options(const sl_context_options *o, sl_err *err)
         return sl_err_set(err, SL_USAGE, "drafts are %zu, expected 0 to 255", o->max_drafts);
     if (!(o->commit_seconds >= 0.0 && o->commit_seconds <= 1e6))
         return sl_err_set(err, SL_USAGE, "%g seconds between commits, expected 0 to 1000000", o->commit_seconds);
-    if (o->keep && !o->store)
-        return sl_err_set(err, SL_USAGE, "a context is kept in a file, and there is none");
     if (o->keep && (o->talk || o->store_tokens > 0))
         return sl_err_set(err, SL_USAGE, "a context that is kept in its file takes all of it and is not taken back");
     size_t all = o->prompt_tokens + o->predict_tokens;
@@ -102,7 +100,7 @@ sl_status sl_plan_session(sl_engine *engine, const sl_context_options *o, sl_kv_
         status = sl_store_check(engine, o, err);
     if (status == SL_OK)
         status = choose_context(engine, o, &n_context, err);
-    if (status == SL_OK && o->keep)
+    if (status == SL_OK && o->keep && o->store)
         status = sl_store_expect_room(o->store, n_context, err);
     if (status != SL_OK)
         return status;

@@ -61,9 +61,19 @@ class Terminal:
         if problems:
             raise RuntimeError(problems[0])
 
-    def end(self):
+    def leave(self):
+        """Ctrl-D, and the exit code. Once more after a while, as a person would: what is typed in the moment between a
+        prompt and the terminal's change of mode is lost."""
+        for _ in range(3):
+            self.type("\x04")
+            code = self.end(LIMIT_S / 3)
+            if code is not None:
+                return code
+        return None
+
+    def end(self, limit_s=LIMIT_S):
         """The exit code of a program that is to end by itself."""
-        end = time.monotonic() + LIMIT_S
+        end = time.monotonic() + limit_s
         while time.monotonic() < end:
             self._read(0.05)
             pid, status = os.waitpid(self.pid, os.WNOHANG)

@@ -387,8 +387,7 @@ def ctrl_c_stops_the_answer(ground):
         problems += t.wanting(r"3 asked, 0 can be taken back(?s:.*)> $")
         if "no such command" in t.seen:
             problems.append("a line that was cleared was read")
-        t.type("\x04")
-        expect(problems, "exit code", t.end(), 0)
+        expect(problems, "exit code", t.leave(), 0)
     return problems
 
 
@@ -415,8 +414,7 @@ def edited_lines(ground):
         problems += t.wanting(r"\. $")
         t.type("\x03")
         problems += t.wanting("> $")
-        t.type("\x04")
-        expect(problems, "exit code", t.end(), 0)
+        expect(problems, "exit code", t.leave(), 0)
     return problems
 
 

@@ -55,14 +55,16 @@ def texts(draw):
         yield "code", code[at:at + n // 2] + "\n" + code[at + n // 2:at + n]
         yield "lists", "".join(f"{k}. item {draw.randrange(10 ** draw.randrange(1, 9))}, {'abc'[k % 3]}\n" for k in range(n // 16 + 2))
         word = draw.choice(["word", "a", "\t", "7", "the the ", "\n"])
-        yield "repetitions and single words", ("mill\nmill" if i == 0 else word * (n // len(word)) + "\n" + word * 5)
+        yield "repetitions and single words", ("mill\nmill" if i == 0 else word * (n // len(word)) + "end\nand" + word * 5)
         yield "many scripts", "".join(draw.choice(SCRIPTS) + "\n" for _ in range(2 + n // 60))
 
 
 def cut(draw, text):
-    """Two halves, neither empty, the first ending with a line."""
-    ends = [i + 1 for i, c in enumerate(text[:-1]) if c == "\n" and text[i + 1] != "\n" and not text[i + 1].isspace()]
-    at = draw.choice(ends or [text.index("\n") + 1])
+    """Two halves, neither empty, the first ending with a line, and no space beside the cut: of a run of spaces the
+    tokenizer takes all but the last where something follows, and all where the text ends."""
+    ends = [i + 1 for i, c in enumerate(text[:-1]) if c == "\n" and not text[i - 1:i].isspace()
+            and not text[i + 1].isspace()]
+    at = draw.choice(ends)
     return text[:at], text[at:]
 
 
