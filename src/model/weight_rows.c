@@ -64,7 +64,7 @@ sl_status sl_weights_embed(const sl_weights *weights, const int32_t *ids, size_t
 {
     const sl_weight_share *share = &weights->stream->share;
     row_lanes l = {.weights = weights, .packed = weights->stream->lanes + share->row_bytes};
-    sl_status status = SL_OK;
+    sl_status status = sl_weight_expect_set(weights, err);
     for (size_t i = 0; status == SL_OK && i < n; i += share->n_lanes)
         status = embed_some(&l, ids + i, n - i < share->n_lanes ? n - i : share->n_lanes, out + i * weights->hp.n_embd,
                             pool, err);

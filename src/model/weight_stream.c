@@ -62,7 +62,7 @@ static sl_status make_buffers(sl_weights *weights, sl_err *err)
     return status;
 }
 
-/* Reads a matrix into memory, a few panels at a time. */
+/* Reads a matrix into memory, a few panels at a time. buffer: sl_weights_buffer_bytes, so one at least. */
 static sl_status bring_back(sl_weights *weights, sl_matrix *matrix, uint8_t *buffer, size_t buffer_bytes, sl_err *err)
 {
     const size_t panel = SL_PANEL * sl_wtype_row_bytes(matrix->type, matrix->n_in);
@@ -325,9 +325,20 @@ static sl_status hold(const sl_weights *weights, int64_t id, sl_weights_ahead ah
     return status;
 }
 
+sl_status sl_weight_expect_set(const sl_weights *weights, sl_err *err)
+{
+    return weights->stream->is_set ? SL_OK
+                                   : sl_err_set(err, SL_FAILED, "%s: what stays of its weights in memory could not be "
+                                                "changed before; make the context again",
+                                                sl_gguf_reader_path(weights->stream->reader, 0));
+}
+
 sl_status sl_weights_hold(const sl_weights *weights, uint32_t layer, sl_weights_ahead ahead, sl_pool *pool, sl_err *err)
 {
-    return weights->stream ? hold(weights, layer, ahead, pool, err) : SL_OK;
+    if (!weights->stream)
+        return SL_OK;
+    sl_status status = sl_weight_expect_set(weights, err);
+    return status == SL_OK ? hold(weights, layer, ahead, pool, err) : status;
 }
 
 bool sl_weights_has_slice(const sl_weights *weights, size_t slice)

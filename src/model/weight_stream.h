@@ -16,8 +16,8 @@
 #include "model/weight_share.h"
 
 /* From now on as sl_weights_choose chooses for that room: drops what need not stay, makes buffers, reads what shall
- * stay and is not there. What was held is no more. After an error some of both: another call may set it right. Only
- * weights of sl_weights_open. */
+ * stay and is not there. What was held is no more. After an error some of both, and passes give SL_FAILED: another call
+ * may set it right. Only weights of sl_weights_open. */
 sl_status sl_weights_set_room(sl_weights *weights, uint64_t room_bytes, sl_weight_share *out, sl_err *err) SL_CHECK;
 
 /* What the weights take of the budget now. */

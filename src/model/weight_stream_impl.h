@@ -42,6 +42,9 @@ struct sl_weight_stream {
 sl_status sl_weight_pack(const sl_weights *weights, const sl_held_piece *piece, const uint8_t *raw, uint8_t *packed,
                          sl_pool *pool, sl_err *err) SL_CHECK;
 
+/* SL_OK, or that the last sl_weights_set_room failed half way: then a matrix may be neither in memory nor read. */
+sl_status sl_weight_expect_set(const sl_weights *weights, sl_err *err) SL_CHECK;
+
 /* SL_FAILED and SL_DAMAGED, naming tensor and file. */
 sl_status sl_weight_say_unread(const sl_weights *weights, const sl_matrix *matrix, const sl_err *cause, sl_err *err);
 sl_status sl_weight_say_changed(const sl_weights *weights, const sl_matrix *matrix, size_t panel, sl_err *err);

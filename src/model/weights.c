@@ -145,7 +145,8 @@ size_t sl_weights_buffer_bytes(const sl_hparams *hp)
     size_t longest = hp->n_embd > hp->n_ff ? hp->n_embd : hp->n_ff;
     if (longest < (size_t)hp->n_heads * hp->head_dim)
         longest = (size_t)hp->n_heads * hp->head_dim;
-    size_t panel = SL_PANEL * longest * sizeof(float);
+    /* One that is read by whole sectors may lie across one more at either end. */
+    size_t panel = SL_PANEL * longest * sizeof(float) + 2 * SL_SECTOR_BYTES;
     return panel > READ_BYTES ? panel : READ_BYTES;
 }
 

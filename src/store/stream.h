@@ -52,7 +52,7 @@ sl_status sl_stream_end(sl_stream *stream, sl_err *err) SL_CHECK;
 /* Before a layer gets new full tile groups: read-ahead that would miss them, or whose parts lose their slots to new
  * ones, is taken back. SL_USAGE when the pass has parts of the layer left to walk. */
 sl_status sl_stream_grow_begin(sl_stream *stream, uint32_t layer, uint64_t n_new_groups, sl_err *err) SL_CHECK;
-/* Inside growing, before the first bytes of a part: the slot becomes its own. */
+/* Inside growing, before the first bytes of a part: the slot becomes its own, and what memory it has holds them. */
 void sl_stream_take_turn(sl_stream *stream, uint32_t layer, uint64_t part);
 
 /* What a layer holds after growing. */

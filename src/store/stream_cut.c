@@ -69,8 +69,14 @@ void sl_stream_take_turn(sl_stream *stream, uint32_t layer, uint64_t part)
     /* The part before may be on its way into the slot's memory. */
     while (stream->is_adopting)
         (void)sl_os_cond_wait_until(&stream->wake_caller, &stream->lock, sl_os_seconds() + LOOK_EVERY_S);
-    if (sl_parts_take_turn(stream->options.parts, layer, part))
+    sl_parts *parts = stream->options.parts;
+    if (sl_parts_take_turn(parts, layer, part))
         give_up(stream, layer, part);
+    /* At once: nothing of it is on flash yet (an ephemeral one's never will be), and a reader that is still to pass the
+     * part before would take the slot for one that must be read. */
+    uint8_t *place = &parts->places[sl_parts_at(parts, layer, part)];
+    if (*place == SL_PLACE_WANTED)
+        *place = SL_PLACE_RESIDENT;
     pthread_mutex_unlock(&stream->lock);
 }
 

@@ -214,8 +214,6 @@ static sl_status append_part(append_run *run, const uint8_t *groups, uint64_t le
     }
     if (used == 0)
         sl_stream_take_turn(run->writer->options.stream, run->layer, part);
-    if (used == 0 && parts->places[at] == SL_PLACE_WANTED)
-        parts->places[at] = SL_PLACE_RESIDENT; /* nothing of it is on flash yet: an ephemeral one's never will be */
     sl_status status = SL_OK;
     bool is_resident = parts->places[at] == SL_PLACE_RESIDENT;
     if (is_resident) {

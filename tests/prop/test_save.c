@@ -13,7 +13,7 @@
 #include "common/effort.h"
 #include "common/tiny_model.h"
 
-enum { N_IDS = 6000, N_BASE = 4300, PATH_ROOM = 256 };
+enum { N_IDS = 7500, N_BASE = 4300, PATH_ROOM = 256 };
 
 static char model_path[PATH_ROOM], base_path[PATH_ROOM], saved_path[PATH_ROOM], plain_path[PATH_ROOM];
 static int32_t ids[N_IDS];
@@ -24,7 +24,7 @@ static void must(sl_status status, const sl_err *err)
         fail_msg("status %d: %s", (int)status, err->text);
 }
 
-static void start(void)
+static void start_with(tiny_model model)
 {
     const char *dir = getenv("SLUICE_TEST_DIR");
     static const char *const names[] = {"gguf", "base.kv", "saved.kv", "plain.kv"};
@@ -33,11 +33,15 @@ static void start(void)
         snprintf(paths[i], PATH_ROOM, "%s/sluice-save-%ld.%s", dir ? dir : "/var/tmp", (long)getpid(), names[i]);
         unlink(paths[i]);
     }
-    tiny_model model = tiny_model_of_seed(6);
     model.n_context = 16384;
     assert_true(tiny_model_write(&model, model_path));
     for (int i = 0; i < N_IDS; i++)
         ids[i] = 3 + (i * i + 5 * i) % 200;
+}
+
+static void start(void)
+{
+    start_with(tiny_model_of_seed(6));
 }
 
 static void stop(void)
@@ -94,6 +98,7 @@ typedef struct talk {
     sl_store *store;
     sl_context *context;
     bool saves;
+    size_t room; /* tokens, over those of the file */
     size_t n_steps, n_saves;
 } talk;
 
@@ -132,7 +137,7 @@ static void open_talk(talk *t, bool has_base, uint64_t ram_bytes)
     const sl_store_options open = {.path = base_path};
     if (has_base)
         must(sl_store_open(t->engine, &open, &t->store, &err), &err);
-    const sl_context_options options = {.prompt_tokens = 1500, .predict_tokens = 12, .max_drafts = 3, .talk = true,
+    const sl_context_options options = {.prompt_tokens = t->room, .predict_tokens = 12, .max_drafts = 3, .talk = true,
                                         .store = t->store, .allow_ram_dir = true};
     must(sl_context_create(t->engine, &options, &t->context, &err), &err);
 }
@@ -173,7 +178,7 @@ static void saved_is_what_prefill_makes(void **unused)
     make_file(engine, base_path, ids, N_BASE);
     sl_engine_close(engine);
     for (int has_base = EFFORT_IS_SMALL ? 1 : 0; has_base < 2; has_base++) {
-        talk with = {.saves = true}, without = {.saves = false};
+        talk with = {.saves = true, .room = 1500}, without = {.saves = false, .room = 1500};
         open_talk(&with, has_base, UINT64_C(1) << 30);
         open_talk(&without, has_base, UINT64_C(1) << 30);
         converse(&with);
@@ -185,6 +190,46 @@ static void saved_is_what_prefill_makes(void **unused)
         close_talk(&with);
         close_talk(&without);
     }
+    stop();
+}
+
+/* Longer than what a talk keeps of sliding layers: what was dropped is computed again while it is saved. */
+static void converse_long(talk *t)
+{
+    sl_err err = {SL_OK, ""};
+    sl_stats before, after;
+    for (size_t at = 0; at < N_IDS - 100; at += 1075)
+        feed(t, at, 1075 < N_IDS - 100 - at ? 1075 : N_IDS - 100 - at);
+    answer(t);
+    sl_context_get_stats(t->context, &before);
+    save(t);
+    sl_context_get_stats(t->context, &after);
+    assert_true(!t->saves || after.n_windows > before.n_windows + 1);
+    feed(t, N_IDS - 100, 80);
+    answer(t);
+    must(sl_context_rewind(t->context, sl_context_n_tokens(t->context) - 70, &err), &err);
+    feed(t, N_IDS - 20, 20);
+    answer(t);
+}
+
+static void saved_is_whole_where_layers_dropped_parts(void **unused)
+{
+    (void)unused;
+    tiny_model model = tiny_model_of_arch(6, "gemma2");
+    model.n_layers = 2;
+    start_with(model);
+    talk with = {.saves = true, .room = N_IDS}, without = {.saves = false, .room = N_IDS};
+    open_talk(&with, false, UINT64_C(1) << 30);
+    converse_long(&with);
+    if (!EFFORT_IS_SMALL) {
+        open_talk(&without, false, UINT64_C(1) << 30);
+        converse_long(&without);
+        size_t n = sl_context_n_tokens(with.context);
+        assert_int_equal(n, sl_context_n_tokens(without.context));
+        assert_memory_equal(sl_context_ids(with.context), sl_context_ids(without.context), n * sizeof *ids);
+        close_talk(&without);
+    }
+    close_talk(&with);
     stop();
 }
 
@@ -201,7 +246,7 @@ static void cancelled_or_refused_leaves_nothing(void **unused)
     sl_err err = {SL_OK, ""};
     size_t n_told = 0;
     start();
-    talk t = {.saves = true};
+    talk t = {.saves = true, .room = 1500};
     open_talk(&t, false, UINT64_C(1) << 30);
     assert_int_equal(sl_context_save(t.context, saved_path, NULL, NULL, &err), SL_USAGE);
     assert_non_null(strstr(err.text, "no tokens"));
@@ -267,6 +312,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(saved_is_what_prefill_makes),
+        cmocka_unit_test(saved_is_whole_where_layers_dropped_parts),
         cmocka_unit_test(cancelled_or_refused_leaves_nothing),
         cmocka_unit_test(least_memory_is_enough),
     };

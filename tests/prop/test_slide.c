@@ -14,10 +14,11 @@
 #include "store/durable.h"
 #include "store/parts.h"
 
-enum { SPAN = 700, BACK = 600, MOST_STEP = 4096, MOST = 3 * SL_POINT_TOKENS / 2 };
+enum { SPAN = 322, BACK = 705, MOST_STEP = 4096, MOST = 3 * SL_POINT_TOKENS / 2 };
 
-/* Layers 0 and 2 slide, one of them so far that it keeps everything for most of the time. */
-static const sl_kv_layer layers[] = {{1, 32, SPAN}, {1, 32, 0}, {1, 64, 5000}, {2, 32, 0}};
+/* Layers 0 and 2 slide, one of them so far that it keeps everything for most of the time; its window leaves a part just
+ * before another one begins, which takes its slot. */
+static const sl_kv_layer layers[] = {{1, 32, SPAN}, {1, 32, 0}, {1, 64, 5 * SL_PART_TOKENS - SL_TILE + 1}, {2, 32, 0}};
 static const sl_geom geom = {SL_KV_TYPE_Q8_0, 4, layers};
 
 static uint64_t most_off; /* of the unnamed file, written */
@@ -186,6 +187,30 @@ static void a_walk_gives_back_what_rows_see(void **unused)
     }
 }
 
+/* Pass after pass of rows that come between them: what is read ahead into the next one, and where its walk begins, is
+ * of before they came. */
+static void an_answer_slides_on(void **unused)
+{
+    (void)unused;
+    const sl_slide slide = {.drops = true};
+    const uint64_t most = EFFORT_IS_SMALL ? 6300 : 9500;
+    for (unsigned percent = 0; percent <= 50; percent += 50) {
+        setup s;
+        sl_err err = {SL_OK, ""};
+        start(&s, most, &slide, 17 + percent);
+        open_kv(&s, percent);
+        pass(&s, 5000, true);
+        while (s.model.tokens[0] < most) {
+            pass(&s, 0, true);
+            const uint64_t left = most - s.model.tokens[0], n = 60 + kv_model_random(&s.model, 60);
+            for (uint32_t layer = 0; layer < geom.n_layers; layer++)
+                must(kv_model_append(&s.model, s.kv, layer, n < left ? n : left, &err), &err);
+        }
+        pass(&s, 0, false);
+        finish(&s);
+    }
+}
+
 /* Any cut so far back as is promised; farther ones to where a window was kept, else to nothing. */
 static void a_cut_finds_what_is_kept(void **unused)
 {
@@ -195,6 +220,17 @@ static void a_cut_finds_what_is_kept(void **unused)
         setup s;
         start(&s, MOST, &slide, 11 + percent);
         open_kv(&s, percent);
+        /* The farthest cut, from a part's first tile to where rows see the last token two parts before. */
+        pass(&s, 2 * SL_PART_TOKENS + SL_TILE, true);
+        assert_int_equal(s.model.tokens[0] - BACK, sl_kv_find_point(s.kv, s.model.tokens[0] - BACK));
+        truncate_to(&s, s.model.tokens[0] - BACK);
+        pass(&s, 0, true);
+        /* With the fourth part the first one goes: what needs one token of it is no point. */
+        const uint64_t first_point = SL_PART_TOKENS + SPAN + SL_TILE - 2;
+        pass(&s, 3 * SL_PART_TOKENS + 1 - s.model.tokens[0], true);
+        pass(&s, SL_TILE, true);
+        assert_int_equal(0, sl_kv_find_point(s.kv, first_point - 1));
+        assert_int_equal(first_point, sl_kv_find_point(s.kv, first_point));
         uint64_t n_nothing = 0;
         for (int turn = 0; turn < (EFFORT_IS_SMALL ? 40 : 120); turn++) {
             pass(&s, step(&s, MOST_STEP), true);
@@ -289,6 +325,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_walk_gives_back_what_rows_see),
+        cmocka_unit_test(an_answer_slides_on),
         cmocka_unit_test(a_cut_finds_what_is_kept),
         cmocka_unit_test(a_file_below_keeps_everything),
     };

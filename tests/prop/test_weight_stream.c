@@ -356,6 +356,71 @@ static void a_split_model_streams(void **unused)
     close_rig(&r);
 }
 
+/* ----------------------------------------------------------------------------------------------------------- order */
+
+static void expect_layer(const rig *r, const rig *all, uint32_t layer)
+{
+    for (uint32_t of = 0; of < r->run.weights->hp.n_layers; of++) {
+        sl_matrix *got;
+        for (size_t i = 0; (got = sl_weights_layer_matrix(r->run.weights, of, i)) != NULL; i++) {
+            if (of == layer)
+                assert_memory_equal(sl_weights_layer_matrix(all->run.weights, of, i)->packed, got->packed, got->bytes);
+            else
+                assert_true(got->is_own || !got->packed); /* nobody takes the buffer for another layer's */
+        }
+    }
+}
+
+static void expect_embedding(const rig *r, const rig *all, sl_pool *pool, int32_t id)
+{
+    const sl_matrix *m = &all->run.weights->embedding;
+    sl_err err = {SL_OK, ""};
+    float got[512], want[512];
+    assert_true(m->n_in <= 512 && !r->run.weights->embedding.packed);
+    if (sl_weights_embed(r->run.weights, &id, 1, got, pool, &err) != SL_OK)
+        fail_msg("%s", err.text);
+    sl_weight_row(m->type, m->packed, m->n_out, m->n_in, (size_t)id, want);
+    assert_memory_equal(want, got, m->n_in * sizeof *got);
+}
+
+/* Layers, slices and rows as no pass would ask for them: what is on its way is let go of, again and again. */
+static void any_order_holds_what_is_asked_for(void **unused)
+{
+    (void)unused;
+    rig r, all;
+    tiny_model model = model_of(1);
+    sl_err err = {SL_OK, ""};
+    sl_pool *pool = NULL;
+    uint64_t state = 1;
+    model.n_layers = 3;
+    open_rig(&all, &model, UINT64_MAX);
+    open_rig(&r, &model, 0);
+    assert_int_equal(SL_OK, sl_pool_create(2, &r.run.budget, &pool, &err));
+    for (size_t i = 0; i < (EFFORT_IS_SMALL ? 100 : 400); i++) {
+        state = state * 6364136223846793005u + 1442695040888963407u;
+        const uint32_t draw = (uint32_t)(state >> 33);
+        const sl_weights_ahead ahead = {.has_logits = draw & 1, .has_pass = draw & 2};
+        const uint32_t unit = draw / 4 % (model.n_layers + 1);
+        if (unit < model.n_layers) {
+            if (sl_weights_hold(r.run.weights, unit, ahead, pool, &err) != SL_OK)
+                fail_msg("layer %u: %s", unit, err.text);
+            expect_layer(&r, &all, unit);
+        } else {
+            const sl_matrix *m = all.run.weights->output;
+            sl_matrix some;
+            size_t first = 0;
+            if (sl_weights_hold_slice(r.run.weights, 0, ahead, pool, &some, &first, &err) != SL_OK)
+                fail_msg("slice: %s", err.text);
+            assert_memory_equal(m->packed + first * sl_wtype_row_bytes(m->type, m->n_in), some.packed, some.bytes);
+        }
+        if (draw / 64 % 4 == 0)
+            expect_embedding(&r, &all, pool, (int32_t)(draw / 256 % tiny_model_n_vocab()));
+    }
+    sl_pool_destroy(pool);
+    close_rig(&r);
+    close_rig(&all);
+}
+
 /* ----------------------------------------------------------------------------------------------------------- faults */
 
 static sl_matrix *find_matrix(rig *r, size_t which)
@@ -371,14 +436,15 @@ static void a_changed_file_is_named(void **unused)
     static trace want, got;
     for (size_t which = 0; which < 3; which++) {
         rig r;
-        tiny_model model = model_of(0);
+        tiny_model model = model_of(which == 0 ? 1 : 0); /* the embedding is no output: only rows of it are read */
         sl_err err = {SL_OK, ""};
         open_rig(&r, &model, 0);
         assert_int_equal(SL_OK, score(&r, 2, 128, &want, &err));
         const sl_matrix *m = find_matrix(&r, which);
         const int fd = open(r.paths[0], O_RDWR);
         uint8_t byte = 0;
-        const off_t at = (off_t)(m->file_off + m->bytes / 2);
+        const uint64_t of_row = sl_wtype_row_bytes(m->type, m->n_in) * (which == 0 ? (uint64_t)text[3] : m->n_out / 2);
+        const off_t at = (off_t)(m->file_off + of_row + 1);
         assert_true(fd >= 0 && pread(fd, &byte, 1, at) == 1);
         byte ^= 4;
         assert_true(pwrite(fd, &byte, 1, at) == 1 && fsync(fd) == 0);
@@ -473,6 +539,31 @@ static void it_reads_without_direct_io_and_without_a_queue(void **unused)
     }
 }
 
+/* A panel as large as the buffer that weights are read through, and lying across sectors: brought back all the same. */
+static void long_rows_come_back(void **unused)
+{
+    (void)unused;
+    static trace want, got;
+    n_text = 8;
+    rig r;
+    tiny_model model = tiny_model_of_seed(77);
+    sl_err err = {SL_OK, ""};
+    model.hidden = 32;
+    model.ffn = 16416;
+    model.n_heads = 1;
+    model.n_kv_heads = 1;
+    open_rig(&r, &model, UINT64_MAX);
+    assert_int_equal(SL_OK, score(&r, 2, 64, &want, &err));
+    for (uint64_t room = 0; room < 2; room++) {
+        set_room(&r, 0);
+        set_room(&r, room == 0 ? UINT64_MAX : r.all.memory_bytes / 2);
+        assert_int_equal(SL_OK, score(&r, 2, 64, &got, &err));
+        expect_same(&want, &got, "long rows");
+    }
+    close_rig(&r);
+    n_text = N_TEXT;
+}
+
 static void memory_fails_at_every_place(void **unused)
 {
     (void)unused;
@@ -493,6 +584,11 @@ static void memory_fails_at_every_place(void **unused)
             break;
         }
         assert_int_equal(SL_FAILED, status);
+        const int64_t left = r.run.budget.fail_in;
+        r.run.budget.fail_in = 0;
+        assert_int_equal(SL_FAILED, score(&r, 1, 64, &got, &err)); /* no pass over what is half there */
+        assert_non_null(strstr(err.text, "could not be changed"));
+        r.run.budget.fail_in = left;
         status = sl_weights_set_room(r.run.weights, UINT64_MAX, &r.share, &err); /* and on the way back */
         assert_true(status == SL_OK || status == SL_FAILED);
         r.run.budget.fail_in = 0;
@@ -510,9 +606,11 @@ int main(void)
         cmocka_unit_test(a_choice_keeps_its_word),
         cmocka_unit_test(drafts_over_streamed_weights_do_not_change_the_text),
         cmocka_unit_test(a_split_model_streams),
+        cmocka_unit_test(any_order_holds_what_is_asked_for),
         cmocka_unit_test(a_changed_file_is_named),
         cmocka_unit_test(every_read_that_fails_is_named),
         cmocka_unit_test(it_reads_without_direct_io_and_without_a_queue),
+        cmocka_unit_test(long_rows_come_back),
         cmocka_unit_test(memory_fails_at_every_place),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
