@@ -12,11 +12,17 @@ double cli_best_read_rate(const sl_stats *s, const sl_estimate *estimate, uint64
     return limit > 0 && (double)limit < best ? (double)limit : best;
 }
 
-cli_plain_floor cli_plain_floor_of(const sl_stats *s, const sl_estimate *one_row, uint64_t limit)
+double cli_pass_disk_s(const sl_stats *s, const sl_estimate *estimate, uint64_t limit)
 {
     const double bytes = s->n_passes ? (double)s->decode_bytes_read / (double)s->n_passes : 0.0;
+    return per(bytes, cli_best_read_rate(s, estimate, limit)) +
+           per((double)estimate->weight_bytes, cli_best_read_rate(s, estimate, 0));
+}
+
+cli_plain_floor cli_plain_floor_of(const sl_stats *s, const sl_estimate *one_row, uint64_t limit)
+{
     const double compute_s = one_row->pass_compute_s, memory_s = one_row->pass_memory_s;
-    return (cli_plain_floor){per(bytes, cli_best_read_rate(s, one_row, limit)),
+    return (cli_plain_floor){cli_pass_disk_s(s, one_row, limit),
                              compute_s <= 0.0 || compute_s > memory_s ? compute_s : memory_s};
 }
 

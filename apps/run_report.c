@@ -123,20 +123,21 @@ sl_status run_print_json(run_state *r, const sl_draw_result *result, sl_err *err
     return sl_json_finish(&j, err);
 }
 
-/* The floor is what a pass's bytes take at the disk's best. */
+/* The floor is what a pass's bytes, of cache and weights, take at the disk's best. */
 static void print_flash(const sl_stats *s, const sl_estimate *estimated, uint64_t limit)
 {
     char a[SL_TEXT_NUMBER_BYTES], b[SL_TEXT_NUMBER_BYTES], c[SL_TEXT_NUMBER_BYTES];
     double seen = per((double)s->bytes_read, s->read_s);
     double best = cli_best_read_rate(s, estimated, limit);
     double per_pass = s->n_passes ? (double)s->decode_bytes_read / (double)s->n_passes : 0.0;
+    per_pass += (double)estimated->weight_bytes;
     fprintf(stderr, "  flash       %s read, at %s while reads were in flight, I/O %s, %s; page cache grew by %s\n",
             sl_text_format_size(s->bytes_read, a), sl_text_format_rate(seen, b), s->io_mode, s->io_engine,
             s->page_cache_growth_bytes < 0 ? "?" : sl_text_format_size((uint64_t)s->page_cache_growth_bytes, c));
     if (s->n_passes == 0)
         return;
     fprintf(stderr, "  a pass      %s measured", sl_text_format_time(s->decode_s / (double)s->n_passes, a));
-    fprintf(stderr, "; disk floor %s (%s at %s)\n", sl_text_format_time(best > 0.0 ? per_pass / best : 0.0, a),
+    fprintf(stderr, "; disk floor %s (%s at %s)\n", sl_text_format_time(cli_pass_disk_s(s, estimated, limit), a),
             sl_text_format_size((uint64_t)per_pass, b), sl_text_format_rate(best, c));
 }
 
