@@ -8,8 +8,8 @@
  * 0: none). 0: nothing was read. */
 double cli_best_read_rate(const sl_stats *stats, const sl_estimate *estimate, uint64_t limit);
 
-/* What a pass of the answer takes from the disk at its best: of the cache, as far as `limit` lets it, and of weights that
- * are read from the model's file. */
+/* What a pass of the answer takes from the disk at its best: of the cache, as far as `limit` lets it, and of weights
+ * that are read from the model's file. */
 double cli_pass_disk_s(const sl_stats *s, const sl_estimate *estimate, uint64_t limit);
 
 /* The least that one row's pass takes over the cache as it was walked: seconds for its bytes at that rate, and to
