@@ -50,9 +50,9 @@ def texts(draw):
     code = source("src/store/writer.c") + source("tools/run_tests.py")
     for i, n in enumerate((300, 700, 900, 1300, 500, 200, 1100, 4300, 8400, 64)):
         at = draw.randrange(len(prose) - n)
-        yield "prose", prose[at:at + n // 2] + "\n" + prose[at + n // 2:at + n]
+        yield "prose", prose[at:at + n // 2] + "end\nand" + prose[at + n // 2:at + n]
         at = draw.randrange(len(code) - n)
-        yield "code", code[at:at + n // 2] + "\n" + code[at + n // 2:at + n]
+        yield "code", code[at:at + n // 2] + "end\nand" + code[at + n // 2:at + n]
         yield "lists", "".join(f"{k}. item {draw.randrange(10 ** draw.randrange(1, 9))}, {'abc'[k % 3]}\n" for k in range(n // 16 + 2))
         word = draw.choice(["word", "a", "\t", "7", "the the ", "\n"])
         yield "repetitions and single words", ("mill\nmill" if i == 0 else word * (n // len(word)) + "end\nand" + word * 5)
